@@ -78,7 +78,9 @@ class Examples(griffe.Extension):
         if docstring is None:
             return
         parts = split_docstring(docstring.value)
-        if obj.parent is not None and obj.parent.is_module:
+        if obj.is_attribute:
+            docstring.value = linked(docstring.value)
+        elif obj.parent is not None and obj.parent.is_module:
             # The page already starts with summary and examples.
             docstring.value = linked(parts.rest)
         elif parts.examples and "Examples:" not in docstring.value:

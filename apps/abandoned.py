@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds to wait for a request for the result
-_CALL = re.compile(r"(?P<api>.*)/call/[^/]+")
+_CALL = re.compile(r"(?P<api>.*)/call/(?P<v2>v2/)?[^/]+")
 _JOIN = re.compile(r"(?P<api>.*)/queue/join")
 _RESULT = re.compile(r".*/call/(?:v2/)?[^/]+/(?P<event>\w+)")
 _STREAM = re.compile(r".*/queue/data")
@@ -62,7 +64,9 @@ class Abandoned:
         if method == "GET":
             session = self._session_of(scope, path)
         if method == "POST" and call:
-            await self._begin(scope, receive, send, call["api"])
+            # The body of /call/v2 contains the function's arguments, and no session.
+            has_session = not call.groupdict().get("v2")
+            await self._begin(scope, receive, send, call["api"], has_session=has_session)
         elif session:
             await self._fetch(scope, receive, send, session)
         else:
@@ -79,10 +83,13 @@ class Abandoned:
             return query.get("session_hash", [""])[0]
         return ""
 
-    async def _begin(self, scope: Message, receive: Receive, send: Send, api: str) -> None:
+    async def _begin(
+        self, scope: Message, receive: Receive, send: Send, api: str, *, has_session: bool
+    ) -> None:
         """Forward a call, and parse the event id from its response."""
         request = bytearray()
         answer = bytearray()
+        failure: list[Message] = []  # the messages of a response with status 500
 
         async def reading() -> Message:
             message = await receive()
@@ -91,12 +98,28 @@ class Abandoned:
 
         async def sending(message: Message) -> None:
             answer.extend(message.get("body", b""))
-            await send(message)
+            if failure or message.get("status") == 500:
+                failure.append(message)
+            else:
+                await send(message)
 
-        await self.app(scope, reading, sending)
+        try:
+            await self.app(scope, reading, sending)
+        except Exception as error:
+            from gradio.route_utils import FnIndexInferError
+
+            # Gradio looks up the names in a call without checking them.
+            is_name = isinstance(error, LookupError | TypeError | ValueError | FnIndexInferError)
+            if not is_name or (answer and not failure):
+                raise
+            log.warning("%s: rejected (%s)", scope["path"], type(error).__name__)
+            await _reject(send)
+            return
+        for message in failure:
+            await send(message)
         event = _field(answer, "event_id")
         if event:
-            session = _field(request, "session_hash") or event
+            session = (_field(request, "session_hash") if has_session else "") or event
             # If the session already has an open stream, that stream also fetches this result.
             call = _Call(event, session, api, is_fetched=session in self.streams)
             self.calls[event] = call
@@ -156,6 +179,17 @@ class Abandoned:
             """Ignore the response."""
 
         await self.app(scope, receive, send)
+
+
+async def _reject(send: Send) -> None:
+    """Respond to a call that names a function or an argument that does not exist."""
+    message = (
+        "got a function, an argument or a number of arguments that this page does not have; see"
+        " /gradio_api/info for its functions"
+    )
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 422, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": message}).encode()})
 
 
 def _field(content: bytes | bytearray, name: str) -> str:

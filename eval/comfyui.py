@@ -9,7 +9,6 @@ contains its workflow and the nodes' sockets.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import mimetypes
@@ -22,7 +21,7 @@ from typing import Any
 
 from PIL.PngImagePlugin import PngInfo
 
-from eval.tables import RESULTS
+from eval.tables import RESULTS, plain_parser
 from vldebias.utils.pictures import decode
 
 NODES = Path(__file__).parents[1] / "apps" / "comfyui"
@@ -297,9 +296,7 @@ def take(static: Path, browser: str) -> None:
 
 def main() -> None:
     """Take all screenshots."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = plain_parser(__doc__)
     options.add_argument("static", type=Path, help="folder `static` of comfyui-frontend-package")
     options.add_argument("--browser", default="/usr/bin/chromium", help="a Chromium")
     arguments = options.parse_args()

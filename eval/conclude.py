@@ -17,12 +17,11 @@ from vldebias.utils.files import write_atomically
 def conclude(path: Path) -> int:
     """Update the conclusions in a result file and return their number."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    content.pop("conclusions", None)
-    concluded = [
+    content["conclusions"] = [
         conclusion.model_dump(mode="json") for conclusion in Result.read(path).conclusions()
     ]
-    write_atomically(path, format_json({"conclusions": concluded, **content}) + "\n")
-    return len(concluded)
+    write_atomically(path, format_json(content) + "\n")
+    return len(content["conclusions"])
 
 
 def main() -> None:

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.tables import RESULTS, parser, run
+from eval.tables import RESULTS, add_share, parser, run
 from vldebias.measure.metric import Metric
-from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import TaskProvenance, TaskResult
 
 RATINGS = RESULTS / "languages" / "rating_blind.jsonl"
@@ -64,8 +63,7 @@ def add_ratings(part: TaskResult, language: str, rows: Sequence[Mapping[str, Any
         (GROUP, mixed, len(groups)),
         (LEFT, left, len(others)),
     ):
-        interval = wilson_interval(hits, n)
-        part.add(metric, _METHOD, hits / n, interval, n={"prompts": n}, subset=language)
+        add_share(part, metric, _METHOD, hits, {"prompts": n}, language)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ differ slightly between processors.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 import nbclient
 import nbformat
 
+from eval.tables import plain_parser
 from vldebias.utils.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
@@ -80,9 +80,7 @@ def _texts(outputs: list[Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = plain_parser(__doc__)
     options.add_argument(
         "--check", action="store_true", help="change nothing; exit with 1 if an output differs"
     )

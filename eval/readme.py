@@ -9,7 +9,6 @@ that writes the text between the markers.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from eval.pages import (
     times,
     training,
 )
+from eval.tables import plain_parser
 
 ROOT = Path(__file__).parents[1]
 
@@ -129,13 +129,11 @@ def render(page: str, root: Path = ROOT) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
+    options = plain_parser(__doc__)
+    options.add_argument(
         "--check", action="store_true", help="write nothing, and exit with 1 if a page is outdated"
     )
-    check = parser.parse_args().check
+    check = options.parse_args().check
     text_of_page = {ROOT / page: render(page) for page in BLOCKS}
     if check:
         changed = [page for page, text in text_of_page.items() if page.read_text("utf-8") != text]

@@ -72,7 +72,7 @@ def wrong_figures(result: Result) -> Iterator[str]:
 
 
 def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield pairs of rows without and with a method, for the headline metric of each task."""
+    """Yield pairs of rows with and without a method, for the headline metric of each task."""
     for task in dict.fromkeys(row.task for row in result.rows):
         rows = [row for row in result.rows if row.task == task and not row.subset]
         measured_metrics = {row.metric for row in rows}

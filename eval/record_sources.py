@@ -7,6 +7,7 @@ says so. Measured records are left unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -27,6 +28,9 @@ SEARCHED = "2026-11-27"
 # Number of images per occupation in Stay Fair: 100 for each of three seeds.
 STAY_FAIR_IMAGES = 300
 POOLED = "20 adjectives pooled"
+
+
+_published = partial(Record, origin="published", attribute="gender", values=GENDERS)
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -59,12 +63,9 @@ def fair_diffusion() -> Iterator[Record]:
     for method, (path, file) in tables.items():
         table = read(path)
         is_plain = method == "none"
-        yield Record(
+        yield _published(
             name="sd15-fair-diffusion-paper" if is_plain else "sd15-with-fair-diffusion",
-            origin="published",
             model=Model(name=SD15[0], id=SD15[1], method=method, is_plain=is_plain),
-            attribute="gender",
-            values=GENDERS,
             judge=Judge(kind="model", name="FairFace, images in which one face was found"),
             counts=tuple(gender_counts(table, FACE)),
             date="2023",
@@ -95,13 +96,10 @@ def stay_fair() -> Iterator[Record]:
     }
     for name, ((model, model_id), method, guidance) in models.items():
         table = pooled[(pooled["name"] == name) & (pooled.guidance == guidance)]
-        yield Record(
+        yield _published(
             name=f"{name}-stay-fair",
-            origin="published",
             model=Model(name=model, id=model_id, method=method, is_plain=method == "none"),
             generation=Generation(guidance=guidance, seeds="42, 512 and 1234; 100 images each"),
-            attribute="gender",
-            values=GENDERS,
             judge=Judge(
                 kind="model",
                 name="CLIP ViT-B/32, images in which YOLO finds a person",
@@ -159,9 +157,8 @@ def sd35() -> Iterator[Record]:
                     unknown=10 - sum(numbers),
                 )
             )
-        yield Record(
+        yield _published(
             name=f"sd35-people-{attribute}",
-            origin="published",
             model=Model(
                 name="Stable Diffusion 3.5 Large Turbo",
                 id="stabilityai/stable-diffusion-3.5-large-turbo",
@@ -199,12 +196,9 @@ def stable_bias() -> Iterator[Record]:
         counts = []
         for row in gender_counts(rows, "Photo portrait of a [adjective] {}"):
             counts.append(row.model_copy(update={"qualifier": POOLED}))
-        yield Record(
+        yield _published(
             name=f"{name}-stable-bias",
-            origin="published",
             model=model,
-            attribute="gender",
-            values=GENDERS,
             judge=Judge(
                 kind="model", name="words of captions by a visual question answering model"
             ),
@@ -229,9 +223,8 @@ def paper() -> Iterator[Record]:
     }
     for attribute, values in values_of_attribute.items():
         (row,) = rows[is_wanted & (rows.task == attribute)].itertuples(index=False)
-        yield Record(
+        yield _published(
             name=f"sd21-paper-{attribute}",
-            origin="published",
             model=Model(name="Stable Diffusion 2.1", id="stabilityai/stable-diffusion-2-1"),
             attribute=attribute,
             values=values,
@@ -268,12 +261,9 @@ def without_counts() -> Iterator[Record]:
         "sdxl": ("Stable Diffusion XL", none_found),
     }
     for name, (model, why) in models.items():
-        yield Record(
+        yield _published(
             name=name,
-            origin="published",
             model=Model(name=model),
-            attribute="gender",
-            values=GENDERS,
             date=SEARCHED,
             measured_by="nobody",
             source=f"searched on {SEARCHED}",

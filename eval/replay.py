@@ -8,7 +8,6 @@ otherwise. A number without a counterpart in the new run is missing.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from eval.tables import read
+from eval.tables import plain_parser, read
 from vldebias.measure.rows import Measurement
 from vldebias.report.result import Result
 
@@ -78,9 +77,7 @@ def compared(committed: Result, again: Result) -> Counter[str]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = plain_parser(__doc__)
     options.add_argument("results", nargs="+", help="names of results")
     total: Counter[str] = Counter()
     for name in options.parse_args().results:

@@ -7,7 +7,6 @@ browser tests.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from eval.tables import RESULTS
+from eval.tables import RESULTS, plain_parser
 from tests.apps.browsing import COLOURS, answers, free_port, served, settled
 from vldebias.utils.pictures import decode
 
@@ -25,9 +24,7 @@ HEIGHTS = {1280: 900, 390: 844}  # screenshot heights by width
 
 def main() -> None:
     """Take all screenshots."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = plain_parser(__doc__)
     options.add_argument("run", type=Path, help="folder of `vldebias quickstart`")
     options.add_argument("--browser", default="/usr/bin/chromium", help="a Chromium")
     arguments = options.parse_args()

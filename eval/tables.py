@@ -114,7 +114,6 @@ def crossed(
     line: Callable[[Measurement], Hashable] = line_of,
     column: Callable[[Measurement], Hashable] = metric_of,
     cell: Cell | None = None,
-    absent: str = "",
     note: str = "",
 ) -> str:
     """Format a table in which each line contains several rows, one per column.
@@ -128,7 +127,6 @@ def crossed(
         line: A function that returns a key, which is the same for all rows on a line.
         column: A function that returns the key of a row's column.
         cell: A function that formats a row, by default its value and interval.
-        absent: The text for a missing row.
         note: The text below the table.
     """
     write = cell or span
@@ -141,7 +139,7 @@ def crossed(
         first = next(iter(row_of_column.values()))
         cells = [write_start(first) for write_start in start.values()]
         for name in columns:
-            cells.append(write(row_of_column[name]) if name in row_of_column else absent)
+            cells.append(write(row_of_column[name]) if name in row_of_column else "")
         lines.append(cells)
     return table(*lines, note=note)
 
@@ -191,17 +189,33 @@ def add_share(
     part.add(metric, method, hits / count, ends, n=n, subset=subset)
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return an argument parser with --json, to which an experiment can add options."""
-    made = argparse.ArgumentParser(
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return an argument parser that shows the docstring of a module as it is written."""
+    return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return an argument parser with --json, to which an experiment can add options."""
+    made = plain_parser(description)
     made.add_argument(
         "--json",
         type=Path,
         help="also write the result here; many rows are stored in a parquet file next to it",
     )
     return made
+
+
+def stored(path: Path | None, measure: Callable[[], TaskResult]) -> TaskResult:
+    """Return a part of a result, which is measured only once if there is a path to store it."""
+    if path is not None and path.is_file():
+        kept = Result.read(path)
+        return TaskResult(kept.provenance[0], kept.rows)
+    part = measure()
+    if path is not None:
+        Result.from_tasks(path.stem, [part], seconds=None).write(path)
+    return part
 
 
 def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | None) -> Result:
@@ -247,20 +261,29 @@ def read_records(result: Result) -> dict[tuple[str, str], dict[str, float]]:
     return numbers
 
 
-def medians(
-    calls: Mapping[str, Callable[[], Any]],
-    repetitions: int,
-    clock: Callable[[], float] = time.process_time,
-) -> dict[str, float]:
-    """Call each function in turn, after one warm-up call, and return its median time in seconds."""
+Clock = Callable[[], float]
+
+
+def times(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, clock: Clock = time.process_time
+) -> dict[str, list[float]]:
+    """Call each function in turn, and return the times of all calls in seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
     for _ in range(repetitions):
         for name, call in calls.items():
             start = clock()
             call()
             seconds[name].append(clock() - start)
+    return seconds
+
+
+def medians(
+    calls: Mapping[str, Callable[[], Any]], repetitions: int, clock: Clock = time.process_time
+) -> dict[str, float]:
+    """Call each function in turn, after one warm-up call, and return its median time in seconds."""
+    for call in calls.values():
+        call()
+    seconds = times(calls, repetitions, clock)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

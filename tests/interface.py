@@ -1,4 +1,4 @@
-"""Describe the public interface: exported names with their signatures, and commands with options.
+"""Describe the public interface: names with signatures, commands with options, and saved files.
 
 `python -m tests.interface` writes the description to `tests/interface.json`, with which
 `test_interface.py` compares the package. Run it after a deliberate change, and mention the change
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+
+from tests.formats import fields
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "tests" / "interface.json"
@@ -102,7 +104,12 @@ def interface() -> dict[str, Any]:
     """Return the whole description."""
     import vldebias
 
-    return {"top": list(vldebias.__all__), "names": names(), "commands": commands()}
+    return {
+        "top": list(vldebias.__all__),
+        "names": names(),
+        "commands": commands(),
+        "files": fields(),
+    }
 
 
 if __name__ == "__main__":

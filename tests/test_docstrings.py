@@ -21,6 +21,7 @@ import pytest
 from typer.models import ArgumentInfo, OptionInfo
 
 import vldebias
+from vldebias.data import DATA
 from vldebias.losses import LOSSES
 from vldebias.study import TASKS
 
@@ -136,7 +137,7 @@ def test_examples_in_docstrings_print_what_they_show(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module(name)
-    for registry in (LOSSES, TASKS):
+    for registry in (DATA, LOSSES, TASKS):
         len(registry)  # import the modules of the built-in objects, which are only registered once
         monkeypatch.setattr(registry, "data", dict(registry.data))
     failures, _ = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
@@ -197,3 +198,13 @@ def test_the_page_of_an_object_starts_with_an_example(path: str) -> None:
     _, mark, example = (inspect.getdoc(getattr(import_module(module), name)) or "").partition(">>>")
     assert mark, f"add an example to the end of the docstring of {path}"
     assert "Args:" not in example, "the example comes last, after the sections"
+
+
+SEE_ALSO = re.compile(r"^See also docs/([\w/-]+)\.md\b", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", vldebias.__all__)
+def test_each_exported_docstring_links_to_a_guide(name: str) -> None:
+    pages = SEE_ALSO.findall(inspect.getdoc(getattr(vldebias, name)) or "")
+    assert len(pages) == 1, 'add one line "See also docs/PAGE.md." above the first section'
+    assert (ROOT.parent / "docs" / f"{pages[0]}.md").is_file()

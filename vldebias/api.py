@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.hosts import (
     Attachment,
     CallRecord,
@@ -15,7 +15,6 @@ from vldebias.hosts import (
 )
 from vldebias.methods import (
     AttachSettings,
-    AttributeLike,
     Diagnostics,
     Method,
     Problem,
@@ -24,14 +23,26 @@ from vldebias.methods import (
 )
 from vldebias.methods.cross_attention import attach_fitted
 from vldebias.methods.method import Lam
-from vldebias.methods.reference import Features, Reference
+from vldebias.methods.reference import Reference
 from vldebias.methods.target_shares import RankShares, TargetShares
 from vldebias.projection.edit import Edit, Edits
-from vldebias.prompts import PromptSet, load_prompts
+from vldebias.prompts import load_prompts
+
+if TYPE_CHECKING:
+    from vldebias.hosts import Host
+    from vldebias.typing import (
+        AttributeLike,
+        Features,
+        ModelLike,
+        PipelineLike,
+        PromptSetLike,
+        Tokenizer,
+    )
 
 
+@explain_keywords
 def debias(  # noqa: PLR0913 (all settings of the main entry point)
-    host: object,
+    host: Host | ModelLike | PipelineLike | Sequence[PipelineLike],
     attribute: AttributeLike | Edit | Mapping[str, Edit] | Attachment,
     *,
     method: str | Method | None = None,
@@ -39,7 +50,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     strength: float = 1.0,
     keep_stated: bool = True,
     negative: bool = False,
-    tokenizer: object = None,
+    tokenizer: Tokenizer | None = None,
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
     side: str | None = None,
@@ -47,7 +58,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     shares: Mapping[str, float] | None = None,
     follow_seeds: bool = True,
 ) -> Attachment:
-    """Mitigate the bias described by `prompts` in a model or pipeline.
+    """Mitigate the bias described by a prompt set in a model or pipeline.
 
     Call `remove()` on the returned attachment to undo the change. The default method depends on the
     host:
@@ -64,12 +75,13 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
       projected out. With `reference`, the calibrated projection with equalised image means is used
       instead.
 
-    docs/explanation/the-default.md explains how these defaults were chosen and tested.
+    See also docs/explanation/the-default.md, which explains how these defaults were chosen.
 
     Args:
         host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
             of pipelines that process an image in sequence, such as a base model and a refiner. All
-            pipelines of a list use the same value for an image.
+            pipelines of a list use the same value for an image. Other models are wrapped in a
+            `Host` (`vldebias.hosts.custom`).
         attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly. You can also pass a fitted edit, a
             mapping from role to edit, or another pipeline's attachment, whose sampled values are
@@ -84,7 +96,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             photo of a female doctor") unchanged.
         negative: whether to also change a pipeline's negative prompt. By default, it is unchanged,
             as in the paper.
-        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
+            cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference` with labels and settings.
             Closed forms then also equalise the mean features of the groups, which zero-shot
             classification assigns (`vldebias.methods.equalise`).
@@ -170,13 +183,14 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     return attachment
 
 
+@explain_keywords
 def fit_projections(
-    host: object,
+    host: Host | ModelLike | PipelineLike,
     attribute: AttributeLike,
     *,
     method: str | Method | None = None,
     lam: Lam | None = None,
-    tokenizer: object = None,
+    tokenizer: Tokenizer | None = None,
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> Edits:
@@ -186,12 +200,16 @@ def fit_projections(
     of `debias` is balanced prompts, which are not an edit. Here, the default is `cali` with a lam
     that hardly affects unrelated prompts, and a log message reports this.
 
+    See also docs/methods.md.
+
     Args:
-        host: the model, pipeline or host to fit to.
+        host: a model or pipeline as for `debias`, a mapping from prompt to embedding (d,), or a
+            `Host`.
         attribute: one or more prompt sets, or their names or files.
         method: a method that fits an edit, or its name. If None, the default is used.
         lam: the weight of the prompt pairs. If None, the method's default is used.
-        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
+            cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
         max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
             embeddings before and after the edit.
@@ -224,13 +242,14 @@ def fit_projections(
     return get_edit_method(method, lam=lam, reference=reference).fit_roles(problem)
 
 
+@explain_keywords
 def text_diagnostics(
-    host: object,
-    attribute: str | Path | PromptSet,
+    host: Host | ModelLike | PipelineLike,
+    attribute: PromptSetLike,
     *,
     method: str | Method | None = None,
     lam: Lam | None = None,
-    tokenizer: object = None,
+    tokenizer: Tokenizer | None = None,
     reference: Reference | Features | None = None,
     max_loss: float | None = None,
 ) -> dict[str, Diagnostics]:
@@ -238,15 +257,22 @@ def text_diagnostics(
 
     The result is empty if the default declines to edit. Errors are those of `fit_projections`.
 
+    See also docs/explanation/projection.md.
+
     Args:
-        host: the model, pipeline or host to fit to.
+        host: a model or pipeline as for `debias`, a mapping from prompt to embedding (d,), or a
+            `Host`.
         attribute: a prompt set, or its name or file.
         method: a Method or its name. If None, the default for this host and task is used.
         lam: the weight of the prompt pairs. If None, the method's default is used.
-        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
+            cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
         max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
             embeddings before and after the edit.
+
+    Returns:
+        A mapping from role ("text", or a text encoder's name for a pipeline) to `Diagnostics`.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -264,19 +290,22 @@ def text_diagnostics(
     }
 
 
+@explain_keywords
 def fit_shares(
-    model: object,
+    model: Host | ModelLike,
     attribute: AttributeLike,
     shares: Mapping[str, float] | None = None,
     *,
     fraction: float,
     reference: Reference | Features | None = None,
     lam: float = 1000.0,
-    tokenizer: object = None,
+    tokenizer: Tokenizer | None = None,
 ) -> TargetShares:
     """Fit a query edit that gives each group a target share of the top results.
 
     Call the returned edit with query embeddings, or attach it to a model with `debias`.
+
+    See also docs/methods.md.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
@@ -287,7 +316,16 @@ def fit_shares(
         reference: unlabelled image features (n, d) from this model, for images similar to those
             that will be ranked.
         lam: the weight of the differences between the groups.
-        tokenizer: the model's tokenizer, if it cannot be derived from the model.
+        tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
+            cannot be derived from the model.
+
+    Returns:
+        An `Edit` of text embeddings. Calling it with queries (..., d) returns edited queries of the
+        same shape. Its `shares` contain the target share of each group, a float by group name.
+
+    Raises:
+        InvalidInputError: If `fraction` is not between 0 and 1, shares do not match the groups, or
+            `reference` is missing or has too few images.
 
     >>> from vldebias.miniature import load_photographs
     >>> photographs = load_photographs()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import sys
 import sysconfig
 import traceback
@@ -12,9 +14,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from vldebias import programs
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Import names of the optional packages in each extra of pyproject.toml.
 _EXTRAS = {
@@ -223,7 +228,10 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
     def get(name: str) -> object:
         if name not in home_of_name:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = did_you_mean(name, home_of_name, "") if name in RENAMED else ""
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}{hint and '; '}{hint}"
+            )
         home = home_of_name[name]
         try:
             module = import_module(home)
@@ -240,6 +248,28 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
     return get
 
+
+# Old names from before version 1.0, with the new ones: parameters, exported names, and losses.
+RENAMED = {
+    "prompts": ("attribute",),
+    "sets": ("attribute",),
+    "attribute_set": ("attribute",),
+    "groups": ("people", "variants"),
+    "top": ("fraction",),
+    "inspect": ("text_diagnostics",),
+    "debiased_contrastive": ("debiased",),
+    "hard_negative_contrastive": ("hard_negative",),
+    "generalized_cross_entropy": ("gce",),
+    "DebiasedContrastiveLoss": ("Debiased",),
+    "HardNegativeContrastiveLoss": ("HardNegative",),
+    "GlobalContrastiveLoss": ("SogCLR", "NUCLR"),
+    "GCELoss": ("GCE",),
+    "InfoNCELoss": ("InfoNCE",),
+    "RINCELoss": ("RINCE",),
+    "SigmoidLoss": ("Sigmoid",),
+    "SpreadLoss": ("Spread",),
+    "SupConLoss": ("SupCon",),
+}
 
 # Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.
 CLOSE_LABELS = 0.82
@@ -264,9 +294,35 @@ def did_you_mean(
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=cutoff)
-    close = [name_of_lower[match] for match in lower]
+    close = [new for new in RENAMED.get(str(name), ()) if new.lower() in name_of_lower]
+    if not close:
+        lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=cutoff)
+        close = [name_of_lower[match] for match in lower]
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
+
+
+def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function, so that an unexpected keyword argument gets a hint about its new name.
+
+    >>> @explain_keywords
+    ... def debias(host, attribute): ...
+    >>> debias(None, prompts="gender")
+    Traceback (most recent call last):
+    TypeError: debias() got an unexpected keyword argument 'prompts'; did you mean 'attribute'?
+    """
+    known = dict.fromkeys(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        for name in keywords:
+            if name not in known:
+                hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
+                )
+        return function(*args, **keywords)
+
+    return call
 
 
 MOST_NAMES = 6  # maximum number of names in an error if a known name is similar

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, explain_keywords
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
-from vldebias.methods import AttributeLike, Method, Problem, Reference, get_method
+from vldebias.methods import Method, Problem, Reference, get_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import Positions
@@ -34,7 +34,11 @@ from vldebias.reranking.report import check_count
 from vldebias.utils.vectors import Vectors, read_vectors
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from vldebias.report.result import Result
+    from vldebias.study.inputs import Columns, Images
+    from vldebias.typing import AttributeLike, ById, EmbedderLike, Features
 
 DEBIASED = "debiased"  # method name in `measure` results
 AnyVectors = TypeVar("AnyVectors")
@@ -79,17 +83,20 @@ class _ChromaDefaults:
         """Accept any configuration."""
 
 
+@explain_keywords
 def debias_queries(
-    embed: object,
+    embed: EmbedderLike,
     attribute: AttributeLike | Edit,
     *,
-    reference: object = None,
+    reference: Reference | Features | ArrayLike | None = None,
     method: str | Method | None = None,
     strength: float = 1.0,
     keep_stated: bool = True,
     index: str | Path | None = None,
 ) -> DebiasedQueries:
-    """Wrap a query embedder to reduce the bias described by `prompts`.
+    """Wrap a query embedder to reduce the bias described by a prompt set.
+
+    See also docs/how-to/index-queries.md.
 
     Args:
         embed: the embedder. Accepts a sentence-transformers model, LangChain's `Embeddings`,
@@ -169,7 +176,7 @@ def debias_queries(
         names = [list(prompt_set.attributes) for prompt_set in sets]
         groups = IndexGroups.load(index, host, names)
     elif reference is not None and all(prompt_set.attributes for prompt_set in sets):
-        sample = images if isinstance(images, Reference) else Reference(cast("Any", images))
+        sample = images if isinstance(images, Reference) else Reference(cast("Features", images))
         blocks = (batch.numpy() for batch in sample.batches())
         groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE)
         groups = replace(groups, fingerprint=host.fingerprint())
@@ -245,7 +252,7 @@ class DebiasedQueries:
         *,
         page: int = 1,
         index: IndexGroups | None = None,
-        checked: Mapping[int, object] | Mapping[str, object] | None = None,
+        checked: ById[Hashable] | None = None,
     ) -> Positions:
         """Search an index, and re-rank the results to the groups' shares in the index.
 
@@ -381,7 +388,9 @@ class DebiasedQueries:
             return getattr(source, name, getattr(_ChromaDefaults, name))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def measure(self, vectors: Any, queries: Sequence[str], labels: Any, **options: Any) -> Result:
+    def measure(
+        self, vectors: Images, queries: Sequence[str], labels: Columns, **options: Any
+    ) -> Result:
         """Measure the effect of the edit on searches before deploying it.
 
         Reports the skew of the top results and how many of them are retained, with intervals.
@@ -489,7 +498,9 @@ def _checked_texts(texts: object) -> list[str]:
     return listed
 
 
-def _read_reference(reference: object, host: EmbeddedTexts) -> object:
+def _read_reference(
+    reference: Reference | Features | ArrayLike | None, host: EmbeddedTexts
+) -> Reference | Features | None:
     """Return reference vectors after checking that their width matches the text vectors' width."""
     features = reference.features if isinstance(reference, Reference) else reference
     if isinstance(features, list | tuple):
@@ -504,4 +515,4 @@ def _read_reference(reference: object, host: EmbeddedTexts) -> object:
             f"reference: got vectors of width {shape[1]}, but embed returns width {host.dim(TEXT)};"
             " expected the same model for both"
         )
-    return reference
+    return cast("Reference | Features | None", reference)

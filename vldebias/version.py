@@ -1,3 +1,3 @@
 """Define the package version, which must equal the version in pyproject.toml."""
 
-__version__ = "0.4.0"
+__version__ = "1.0.0"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
 from vldebias.report.result import Result
@@ -32,12 +32,14 @@ from .prediction import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from torch import Tensor
+    from vldebias.hosts import Host
+    from vldebias.hosts.loading import Loaded
+    from vldebias.typing import ModelLike, PipelineLike, PromptSetLike, TextVectors
 
 POOR = 0.1  # predictions with a lower R2 are poor; with an R2 of 0 or less, there are none
 # Ranks of the advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
+_FEWEST_EVEN = 64  # with fewer images, shares that look even may be far from it
 MEASURE = "measure yours (--measure)"
 
 
@@ -63,13 +65,14 @@ class AdvisedPrompt:
         return self.advice.partition(":")[0]
 
 
+@explain_keywords
 def audit(
     prompts: Sequence[str] | str | Path | PromptList,
-    prompt_set: str | Path | PromptSet,
+    attribute: PromptSetLike,
     *,
-    model: object = None,
-    pipe: object = None,
-    texts: Mapping[str, ArrayLike | Tensor] | None = None,
+    model: str | Host | ModelLike | Loaded | None = None,
+    pipe: str | Host | PipelineLike | Loaded | None = None,
+    texts: TextVectors | None = None,
     calibration: CountsSource | None = None,
     column: str | None = None,
 ) -> Result:
@@ -78,10 +81,12 @@ def audit(
     The result contains a share with an interval for each prompt. Pass exactly one of `model`,
     `pipe` and `texts`.
 
+    See also docs/tutorials/audit-a-prompt-list.md.
+
     Args:
         prompts: a list of prompts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas
             DataFrame.
-        prompt_set: the attribute's prompt set, such as "gender".
+        attribute: the attribute's prompt set, such as "gender".
         model: an image-text model, the result of `vldebias.load_host`, or a name that it accepts.
         pipe: a pipeline, the result of `vldebias.load_host`, or a name that it accepts.
         texts: a mapping from prompt to embedding (d,), for the prompts, all prompts in the set, and
@@ -121,7 +126,7 @@ def audit(
     requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
-    attribute = load_prompts(prompt_set)
+    attribute = load_prompts(attribute)
     predictions = predict(text_source, requested, attribute, calibration)
     earlier = _earlier_prediction(text_source, requested, attribute, predictions[0])
     advised = _advise(requested, attribute, predictions)
@@ -179,7 +184,9 @@ def audit(
 
 
 def _only_source(
-    model: object, pipe: object, texts: Mapping[str, ArrayLike | Tensor] | None
+    model: str | Host | ModelLike | Loaded | None,
+    pipe: str | Host | PipelineLike | Loaded | None,
+    texts: TextVectors | None,
 ) -> TextSource:
     """Return the source of text embeddings that was passed, and load it if it is a name.
 
@@ -349,7 +356,11 @@ def _remedy_if_unclear(prediction: Prediction, place: int) -> str:
         return "generate some images"
     share = prediction.shares[0, prediction.side(place), place]
     more = images_to_settle(share, n, 1 / len(prediction.values))
-    return "nearly even so far" if more is None else f"generate {more} more"
+    if more is not None:
+        return f"generate {more} more"
+    if n < _FEWEST_EVEN:
+        return f"{quantity(n, 'image')} are too few to tell: generate {_FEWEST_EVEN} more"
+    return "nearly even so far"
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:

@@ -15,6 +15,8 @@ def audit_captions(captions: Sequence[Sequence[str]], attribute: str | Path | Pr
 
     For example, captions with "nurse" may state "female" in 91% of cases.
 
+    See also docs/how-to/audit-captions.md.
+
     Args:
         captions: captions for each image.
         attribute: the attribute's prompt set, such as "gender".

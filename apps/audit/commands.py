@@ -254,6 +254,8 @@ def _check_source(
     """Check that one source of embeddings is set, and that it is a pipeline to judge images."""
     sources = [texts is not None, "model" in flags, "pipeline" in flags]
     if sum(sources) != 1:
+        if measure is not None and not any(sources):
+            raise InvalidInputError("--measure needs --pipeline, which generates the images")
         raise InvalidInputError(
             "expected exactly one of --model, --pipeline and --texts as the source of embeddings"
         )

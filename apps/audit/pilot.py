@@ -19,7 +19,6 @@ from vldebias.measure.rows import NONE
 from vldebias.methods.cross_attention import measured_clarity
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.inputs import Inputs
-from vldebias.study.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import generate
@@ -27,6 +26,7 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 
+from ..generate.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
 from .recorded import record_of_images
 from .records.protocol import load_protocol
 from .records.schema import Record

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.rows import NONE
@@ -93,7 +93,9 @@ class AuditSection:
         return template.render(
             prompts=self.prompts,
             heading=share_heading(self.prompts),
-            remedies=commands_of_remedies(self.prompts, self.result.provenance[0].attribute),
+            remedies=commands_of_remedies(
+                self.prompts, self.result.provenance[0].attribute, self.result.command or ""
+            ),
             ranges=ranges_of_prompts(self.frame),
             ends=ends or ("0%", "100%"),
             is_even=ends is not None,
@@ -179,12 +181,22 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
             if prompt in counted:
                 predicted = share
                 share = str(counted[prompt])
-            images = images_of_prompt.get(prompt, ())
+            images = [pair for pair in images_of_prompt.get(prompt, ()) if _is_in_folder(pair[0])]
             n = numbers.get(prompt, 0)
             audited.append(
                 AuditedPrompt(prompt, share, verdict, remedy, models, n, predicted, images)
             )
     return audited
+
+
+def _is_in_folder(path: object) -> bool:
+    """Return whether an image is in the page's folder.
+
+    The paths of results by others could make a browser request addresses on the web.
+    """
+    if not isinstance(path, str) or not path.startswith("images/"):
+        return False
+    return ".." not in PurePosixPath(path).parts and "\\" not in path
 
 
 def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
@@ -197,34 +209,46 @@ def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
     return "counted share" if all(row.n_images for row in shares) else "share"
 
 
-def commands_of_remedies(prompts: Sequence[AuditedPrompt], attribute: str) -> list[tuple[str, str]]:
+def commands_of_remedies(
+    prompts: Sequence[AuditedPrompt], attribute: str, command_run: str
+) -> list[tuple[str, str]]:
     """Return the recommended actions for audited prompts, each with a command or function call.
 
     Args:
         prompts: the audited prompts with their remedies.
         attribute: name of the attribute's prompt set.
+        command_run: the command of the audit.
     """
+    file = re.match(r"vldebias audit ([^-\s]\S*)", command_run)
+    prompts_file = file[1] if file else "prompts.txt"
     remedies = " ".join(row.remedy for row in prompts)
     name = shlex.quote(attribute)
     commands = []
     if "rewrite" in remedies:
         commands.append(
-            ("Rewrite prompts", f"vldebias prompts balance prompts.txt --attribute {name}")
+            ("Rewrite prompts", f"vldebias prompts balance {prompts_file} --attribute {name}")
         )
     if "use a method" in remedies:
         commands.append(
             ("Attach a method to the pipeline", f'vldebias.debias(pipe, "{attribute}")')
         )
-    command = f"vldebias audit prompts.txt --attribute {name} --pipeline DIR"
-    totals = []
+    command = f"vldebias audit {prompts_file} --attribute {name} --pipeline DIR"
+    total_of_prompt = {}
     for row in prompts:
-        more = re.fullmatch(r"generate (\d+) more", row.remedy)
+        more = re.search(r"generate (\d+) more$", row.remedy)
         if more is not None:
             generated = len(row.images) or row.n_images
-            totals.append(generated + int(more[1]))
-    if totals:
-        words = "Generate more images (enough if the shares stay the same; earlier images are kept)"
-        commands.append((words, f"{command} --measure {min(totals)}"))
+            total_of_prompt[row.prompt] = generated + int(more[1])
+    if total_of_prompt:
+        prompt = min(total_of_prompt, key=lambda prompt: total_of_prompt[prompt])
+        words = f"Generate more images of each prompt, enough for “{prompt}” if its share stays the"
+        words += " same"
+        number = f"--measure {total_of_prompt[prompt]}"
+        again, is_again = re.subn(r"--measure[ =]\d+", number, command_run)
+        if is_again:
+            # The folder of the command has the images so far.
+            words += " (earlier images are kept)"
+        commands.append((words, again if is_again else f"{command} {number}"))
     elif "generate" in remedies or "measure" in remedies:
         commands.append(("Generate and judge images", f"{command} --measure 8"))
     return commands

@@ -11,9 +11,8 @@ import json
 import random
 import re
 
-# Innermost braces that contain a bar. Counts and weights ("{2$$a|b}", "{0.3::a|b}") and escaped
-# braces ("\\{") are not matched, since wildcard nodes handle them.
-_INNERMOST = re.compile(r"(?<!\\)\{((?:[^{}$\\:]|:(?!:))*\|(?:[^{}$\\:]|:(?!:))*)\}")
+# Wildcard nodes handle counts and weights ("{2$$a|b}", "{0.3::a|b}") and escaped characters.
+_OF_OTHER_NODES = re.compile(r"[$\\]|::")
 
 
 def choose_alternatives(prompt: str, key: str) -> str:
@@ -29,12 +28,23 @@ def choose_alternatives(prompt: str, key: str) -> str:
     if _is_json(prompt):
         return prompt
     generator = random.Random(key)
-    match = _INNERMOST.search(prompt)
-    while match is not None:
-        branch = generator.choice(match[1].split("|"))
-        prompt = prompt[: match.start()] + branch + prompt[match.end() :]
-        match = _INNERMOST.search(prompt)
-    return prompt
+    pieces: list[str] = []
+    open_braces: list[int] = []  # positions in `pieces` of braces that may begin alternatives
+    for piece in re.split(r"([{}])", prompt):
+        is_escaped = bool(pieces) and pieces[-1].endswith("\\")
+        if piece == "{" and not is_escaped:
+            open_braces.append(len(pieces))
+        elif piece == "}" and open_braces:
+            start = open_braces.pop()
+            content = "".join(pieces[start + 1 :])
+            if "|" in content and not _OF_OTHER_NODES.search(content):
+                pieces[start:] = [generator.choice(content.split("|"))]
+                continue
+        if piece == "}" or (piece == "{" and is_escaped):
+            # Braces that remain in the text are in no alternative, and end those around them.
+            open_braces.clear()
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _is_json(prompt: str) -> bool:

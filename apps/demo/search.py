@@ -13,15 +13,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
-from vldebias.data import ImageData, decode, load_embeddings
+from vldebias.data import ImageData, load_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.resampling import bootstrap_interval, wilson_interval
 from vldebias.metrics import max_skew
 from vldebias.miniature.photographs import CREDIT
 from vldebias.prompts import StatedWords
 from vldebias.utils.phrases import in_words
+from vldebias.utils.pictures import decode
 
 from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
@@ -291,12 +292,17 @@ def prompts_of(column: str) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Store one group's accuracy before and after, with 95% Wilson intervals."""
+    """Store one group's accuracy before and after, with 95% Wilson intervals.
+
+    Attributes:
+        is_worse: whether the interval of the paired change excludes zero.
+    """
 
     name: str
     n: int
     before: tuple[float, float, float]
     after: tuple[float, float, float]
+    is_worse: bool
 
 
 def classify(
@@ -323,7 +329,9 @@ def classify(
             rows = (label == bird) & (place == ground)
             before = _accuracy(right_before[rows])
             after = _accuracy(right_after[rows])
-            groups.append(Group(f"{bird} on {ground}", int(rows.sum()), before, after))
+            change = right_after[rows].astype(int) - right_before[rows]
+            is_worse = bootstrap_interval(change).high < 0
+            groups.append(Group(f"{bird} on {ground}", int(rows.sum()), before, after, is_worse))
     put_right = np.flatnonzero(~right_before & right_after).tolist()
     put_wrong = np.flatnonzero(right_before & ~right_after).tolist()
     worst_first = sorted(groups, key=lambda group: group.before[0])

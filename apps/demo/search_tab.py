@@ -239,7 +239,7 @@ def _table(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
         after = f"<td>{_interval(group.after)}</td>"
-        if group.after[0] < group.before[0]:
+        if group.is_worse:
             after = f'<td class="worse">{_interval(group.after)} worse</td>'
         cells = f"<td>{group.n}</td><td>{_interval(group.before)}</td>{after}"
         rows.append(f'<tr><th scope="row">{escape(group.name)}</th>{cells}</tr>')

@@ -23,7 +23,7 @@ QUERY_TYPES = ("query", "search_query")  # values of `input_type` that mark quer
 CHECKED = (PROBE, *TEXTS)  # strings whose embeddings identify a model
 _MOST_MODELS = 32  # maximum number of models whose checks are cached
 _MOST_PARTS = 8_000_000  # enough numbers in a response for 2,000 texts with 4,000 dimensions
-_PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
+_PATH = re.compile(r"(queries/)?(?:openai/(?:deployments/[^/]+/)?)?(?:v\d+\w*/)?embeddings")
 
 
 class QueryEdits:
@@ -47,7 +47,7 @@ class QueryEdits:
         self.edit = edit
         if hasattr(self.edit, "wordings"):
             raise InvalidInputError(
-                f"--edit: the method {self.edit.method!r} also embeds alternative wordings of each"
+                f"--edit: the method {self.edit.method!r} also embeds alternative versions of each"
                 " query; use an edit of a different method, or vldebias.debias_queries in your"
                 " program"
             )

@@ -332,6 +332,7 @@ _OF_PATH: dict[str, Endpoint] = {
 }
 # Matches "v1beta/models/gemini-3-image:generateContent", and Vertex's "v1/projects/.../models/...".
 _OF_MODEL = re.compile(r"(?:^|/)models/([^/:]+):(\w+)$")
+_AZURE = re.compile(r"^openai/(?:v1/|deployments/[^/]+/)?")
 _VERBS = ("generateContent", "streamGenerateContent", "predict", "predictLongRunning")
 _NOT_BALANCED = {"images/edits": EDITS, "images/variations": VARIES}
 
@@ -340,8 +341,10 @@ def endpoint_of(path: str) -> Endpoint | None:
     """Return a path's endpoint, or None if its requests are not for images.
 
     Args:
-        path: The path without leading slash and version, such as "images/generations".
+        path: The path without leading slash and version, such as "images/generations". Azure's
+            paths begin with "openai/".
     """
+    path = _AZURE.sub("", path)
     if path in _OF_PATH:
         return _OF_PATH[path]
     match = _OF_MODEL.search(path)
@@ -365,7 +368,7 @@ def resembled_endpoint(path: str) -> str:
     'v1/images/generations'
     """
     lower = path.lower()
-    if lower.removeprefix("v1/") in _OF_PATH:
+    if _AZURE.sub("", lower.removeprefix("v1/")) in _OF_PATH:
         return lower
     # Model names may be case-sensitive, so they are kept.
     start, _, rest = path.rpartition(":")
@@ -381,7 +384,7 @@ def reason_to_leave(path: str) -> str:
     """Return why image requests to a path are not balanced, or "" for all other paths."""
     if path.startswith("videos/"):
         return EDITS  # a change to an existing video, such as "videos/ID/remix"
-    return _NOT_BALANCED.get(path, "")
+    return _NOT_BALANCED.get(_AZURE.sub("", path), "")
 
 
 def is_image_model(name: object, patterns: Sequence[str]) -> bool:

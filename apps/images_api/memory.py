@@ -104,7 +104,9 @@ class IncompleteBodies:
                 piece = await body.next_piece()
                 entry.content += piece
                 self._grow(entry, len(piece))
-            if not (entry.is_evicted or entry.deadline.expired()):
+            if entry.is_evicted:
+                raise TimeoutError  # its content is gone
+            if not entry.deadline.expired():
                 entry.deadline.reschedule(None)  # the body may be forwarded until the response
             yield entry
 
@@ -149,6 +151,7 @@ class IncompleteBodies:
             # A deadline that has already passed cannot be changed.
             if not oldest.deadline.expired():
                 oldest.is_evicted = True
+                oldest.content.clear()  # its reader may only run after many others
                 oldest.deadline.reschedule(0)  # in the past, so the reader gets a TimeoutError
 
     def _forget(self, entry: IncompleteBody) -> None:

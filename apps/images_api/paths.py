@@ -133,10 +133,13 @@ def _decoded(raw: bytes) -> bytes:
 def _plain_segments(decoded: bytes) -> list[bytes]:
     """Return the segments of a path as lenient servers read them.
 
-    Some servers treat a backslash like a slash, and ignore spaces and text after a semicolon.
+    Some servers treat a backslash like a slash, and ignore spaces, dots at the end, text after a
+    semicolon, and an encoded query or fragment.
     """
-    segments = re.split(rb"[/\\]", decoded)
-    return [segment.partition(b";")[0].strip() for segment in segments]
+    segments = re.split(rb"[/\\]", re.split(b"[?#]", decoded, maxsplit=1)[0])
+    plain = [segment.partition(b";")[0].strip() for segment in segments]
+    # Keep the dots of a segment that has nothing else.
+    return [segment.rstrip(b". ") or segment for segment in plain]
 
 
 def _refused(reason: str) -> RefusedError:

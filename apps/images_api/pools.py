@@ -56,13 +56,14 @@ class Pools:
         """Send a request on a connection for its credentials.
 
         Args:
-            request: The request to the upstream.
-            headers: The client's headers, which contain the credentials.
+            request: The request to the upstream. The query of its extension "target" may contain
+                credentials.
+            headers: The client's headers, which contain the others.
 
         Returns:
             The response, whose body is not read yet.
         """
-        credentials = credentials_of(headers)
+        credentials = credentials_of(headers, request.extensions["target"].partition(b"?")[2])
         pool = self._pools.pop(credentials, None)
         if pool is None:
             pool = Pool(self.parallel, self._verified, self.transport)

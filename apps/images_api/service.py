@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -334,7 +335,7 @@ class Service:
         if not is_form(exchange.request):
             check_json({**body, ORIGINAL_FIELD: original})
         if original is None and ORIGINAL in headers:
-            original = unquote(headers[ORIGINAL])
+            original = _decoded_original(headers[ORIGINAL])
         if not isinstance(original, str | None) or len(original or "") > LONGEST_PROMPT:
             message = (
                 f"{ORIGINAL_FIELD}: expected the text written by the user, with at most"
@@ -687,6 +688,24 @@ def _check_spelling(path: RequestPath, meant: str) -> None:
     if meant:
         message = f"/{path.shown}: there is no such path; send the request to /{meant}"
         raise RefusedError(404, message, code="unknown_path")
+
+
+def _decoded_original(header: str) -> str:
+    """Decode the header with the user's own words.
+
+    Raises:
+        RefusedError: If it is not percent-encoded UTF-8.
+    """
+    try:
+        if not header.isascii() or re.search("%(?![0-9A-Fa-f]{2})", header):
+            raise ValueError
+        return unquote(header, errors="strict")
+    except ValueError:
+        message = (
+            f"{ORIGINAL}: expected the text written by the user in percent-encoded UTF-8, such as"
+            f" caf%C3%A9; use the field {ORIGINAL_FIELD} instead"
+        )
+        raise RefusedError(400, message, param=ORIGINAL) from None
 
 
 def _check_headers(request: Request) -> None:

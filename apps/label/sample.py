@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
@@ -22,6 +23,7 @@ from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.judge.stored import last_judgements
 from vldebias.utils.files import read_json, write_atomically
+from vldebias.utils.formats import check_format
 from vldebias.utils.schema import Strict
 
 from .study import ImageFolder, Question
@@ -42,6 +44,7 @@ class LabelSample(Strict):
         labels: number of sampled images.
     """
 
+    format_version: Literal[1] = 1
     attribute: str
     judge: str
     strata: tuple[tuple[str, ...], ...]
@@ -49,7 +52,9 @@ class LabelSample(Strict):
     labels: int
 
     @classmethod
-    def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
+    def draw(
+        cls, images: pd.DataFrame, labels: int, *, attribute: str, judge: str, seed: int = 0
+    ) -> LabelSample:
         """Sample images, including at least LEAST from each stratum.
 
         If there are too few labels for the finest strata, coarser strata are used.
@@ -60,7 +65,8 @@ class LabelSample(Strict):
                 probability.
             labels: number of images to sample.
             seed: seed for the order within each stratum.
-            facts: the attribute and the judge.
+            attribute: the attribute whose answers determine the strata.
+            judge: name of the judge.
         """
         # Sort by a hash, so that the order does not change if more images are generated.
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
@@ -68,7 +74,13 @@ class LabelSample(Strict):
         strata = _strata(shuffled, labels)
         turns = _turns(strata)
         paths = tuple(tuple(stratum.path) for stratum in strata)
-        return cls(strata=paths, turns=turns, labels=max(labels, _least(strata)), **facts)
+        return cls(
+            attribute=attribute,
+            judge=judge,
+            strata=paths,
+            turns=turns,
+            labels=max(labels, _least(strata)),
+        )
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -161,9 +173,12 @@ def sampled(
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
     file = log.path.with_suffix(ENDING)
-    earlier = LabelSample.build(read_json(file)) if file.is_file() else None
+    earlier: LabelSample | None = None
     sample: LabelSample | None = None
-    if earlier is not None:
+    if file.is_file():
+        content = read_json(file)
+        check_format(content, file, missing=1)
+        earlier = LabelSample.build(content)
         if way == "turn" or earlier.attribute != question.attribute:
             raise InvalidInputError(
                 f"{file}: the file already contains a sample for {earlier.attribute}, chosen by the"

@@ -60,7 +60,7 @@ def paper(
     For models other than the paper's, the published column is empty.
 
     The part `generation` follows the paper's setup, with 100 images for each of 100 professions,
-    without and with the method, for gender and race. `vldebias eval generation` measures more. The
+    with and without the method, for gender and race. `vldebias eval generation` measures more. The
     part `human` generates images and prints the commands for labelling them. Run it again after
     labelling to measure them.
 

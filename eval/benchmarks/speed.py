@@ -46,18 +46,16 @@ Call = Callable[[], Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def compared(label: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
-    """Return a row with both times, their ratio (plain / ours), peak memory, and further facts."""
+def compared(
+    label: str, size: str, ours: Call, plain: Call, repetitions: int, **agreement: float
+) -> Row:
+    """Return a row with both times, their ratio (plain / ours), and peak memory.
+
+    `agreement` contains the difference between the two results, and the largest that is accepted.
+    """
     seconds = medians({"ours": ours, "plain": plain}, repetitions)
     peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
-    return {
-        "what": label,
-        "size": size,
-        **seconds,
-        "ratio": seconds["plain"] / seconds["ours"],
-        **peaks,
-        **more,
-    }
+    return overheads.row_of(label, size, seconds, **agreement) | peaks
 
 
 def peak(call: Call) -> float:

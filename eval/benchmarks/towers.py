@@ -8,7 +8,6 @@ noise.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 import vldebias
+from eval.tables import times
 
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
@@ -32,16 +32,10 @@ def minima(
     Unless `is_warm` is True, which means that the variants just ran on smaller inputs, each is
     called once first.
     """
-    times: dict[str, list[float]] = {name: [] for name in calls}
     if not is_warm:
         for call in calls.values():
             call()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            times[name].append(time.process_time() - start)
-    return {name: min(values) for name, values in times.items()}
+    return {name: min(seconds) for name, seconds in times(calls, rounds).items()}
 
 
 # ---- text towers

@@ -13,7 +13,7 @@ import torch
 from eval.experiments import captions
 from eval.experiments.captions import METRIC, TEXTS
 from eval.experiments.every_loss import renders
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from vldebias.training.pairs import Pairs
 
 POOL = 8208  # renders per seed: the smallest multiple of 48 species that fills a batch of 8,192
@@ -38,5 +38,4 @@ def batch_sizes(cell: Cell) -> dict[str, Any]:
             seed=cell["seed"],
         )
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
-    right = unseen.right_zero_shot(model)
-    return {METRIC: float(right.mean()), **packed(METRIC, right)}
+    return scored(METRIC, unseen.right_zero_shot(model))

@@ -4,7 +4,7 @@
 
 A captioner with 1.8 million parameters is trained on 4,050 photographs of Flickr8k with five
 captions each: pooled features of EfficientNet-Lite0, a linear connector to four tokens, and a Llama
-decoder with two layers. Its greedy captions of other photographs are then measured without and with
+decoder with two layers. Its greedy captions of other photographs are then measured with and without
 each edit by `vldebias.evaluate_captions`. Photographs are labelled by their captions by people.
 
     --captions  Flickr8k's captions, as a table with the columns image and caption
@@ -304,7 +304,7 @@ def cider(texts: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarr
 def edited_captions(
     model: Captioner, features: Tensor, train_features: Tensor, reader: StatementReader
 ) -> dict[str, list[str]]:
-    """Return the captions of photographs without and with each edit, by title."""
+    """Return the captions of photographs with and without each edit, by title."""
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     chosen = train_features[rng.choice(len(train_features), DIRECTIONS, replace=False)]

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature import birds
 from eval.miniature.birds import Birds
@@ -149,37 +149,54 @@ def fresh() -> Towers:
 
 
 class Heads(nn.Module):
-    """The projections of the packaged model, applied to precomputed features of its frozen towers.
+    """Two heads on precomputed features of frozen towers, which act as towers.
 
     Images are passed as features (w, 1, 1), and texts as row numbers.
+
+    Args:
+        image_head: The head for images.
+        text_head: The head for texts.
+        vectors: The features (m, w) of the distinct texts.
+        row_of_text: The row of each text in the features.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        image_head: nn.Module,
+        text_head: nn.Module,
+        vectors: Tensor,
+        row_of_text: Mapping[str, int],
+    ) -> None:
         super().__init__()
-        whole, *_ = load_clip()
-        self.project_image, self.project_text = (
-            _linear(w) for w in (whole.visual.proj, whole.text_projection)
-        )
-        self.frozen_texts = frozen(None)
+        self.image_head, self.text_head = image_head, text_head
+        self.vectors, self.row_of_text = vectors, row_of_text
 
     @property
     def model(self) -> nn.Module:
         return self
 
     def image(self, features: Tensor) -> Tensor:
-        out: Tensor = self.project_image(features.flatten(1))
+        out: Tensor = self.image_head(features.flatten(1))
         return out
 
     def text(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        out: Tensor = self.project_text(self.frozen_texts[tokens["text"][:, 0]])
+        out: Tensor = self.text_head(self.vectors[tokens["text"][:, 0]])
         return out
 
-    @staticmethod
-    def tokenize(texts: Sequence[str]) -> dict[str, Tensor]:
-        return {"text": torch.tensor([[TEXTS.index(text)] for text in texts])}
+    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
+        return {"text": torch.tensor([[self.row_of_text[text]] for text in texts])}
 
 
-def _linear(weight: Tensor) -> nn.Linear:
+def packaged_heads() -> Heads:
+    """Return the projections of the packaged model, with its features of the captions."""
+    whole, *_ = load_clip()
+    rows = {text: row for row, text in enumerate(TEXTS)}
+    heads = (linear(weight) for weight in (whole.visual.proj, whole.text_projection))
+    return Heads(*heads, frozen(None), rows)
+
+
+def linear(weight: Tensor) -> nn.Linear:
+    """Return the layer that multiplies rows by a weight (in, out)."""
     layer = nn.Linear(*weight.shape, bias=False)
     layer.weight.data.copy_(weight.detach().T)
     return layer
@@ -203,7 +220,7 @@ def frozen(images: Tensor | None) -> Tensor:
 def learner(start: str, seed: int) -> Any:
     """Return the initial model for training "heads" or from "scratch"."""
     torch.manual_seed(seed)
-    return Heads() if start == "heads" else fresh()
+    return packaged_heads() if start == "heads" else fresh()
 
 
 def train(
@@ -400,4 +417,4 @@ def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Te
 def worth(start: str, trained: Any) -> dict[str, Any]:
     """Return the zero-shot accuracy on held-out renders, with the score of each render."""
     rows = monitor(start, HELD_OUT, HELD_OUT_SEED).rows(trained)[METRIC].numpy()
-    return {METRIC: float(rows.mean()), **packed(METRIC, rows)}
+    return scored(METRIC, rows)

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from eval.experiments import embeddings
+from eval.photographs import is_present
 from eval.tables import parser, run
 from vldebias import CalibratedProjection, load_prompts
 from vldebias.measure.rows import TaskProvenance, TaskResult
@@ -76,8 +77,7 @@ def miniature() -> Space:
 
 def celeba() -> Space | None:
     """Return embeddings of 804 CelebA photographs from CLIP ViT-B/32, or None if missing."""
-    if not embeddings.file().is_file():
-        embeddings.say_if_missing()
+    if not is_present(embeddings.FILE):
         return None
     gallery = embeddings.celeba()
 

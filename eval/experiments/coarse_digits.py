@@ -26,8 +26,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
-from eval.experiments.mnist import CLASSES, Images, Learner, Views, correct, learn, sample, scored
-from eval.experiments.run import Cell
+from eval.experiments.mnist import CLASSES, Images, Learner, Views, correct, learn, sample
+from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.losses import GroupWeights
 from vldebias.report.result import Result

@@ -33,7 +33,8 @@ import numpy as np
 import torch
 
 from apps.audit.line import ShareLine
-from eval.tables import parser, run
+from apps.diagnose import diagnosis
+from eval.tables import add_share, parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.classification import agreement, interval_of, worst_areas
@@ -58,7 +59,6 @@ from vldebias.metrics import corrected_shares
 from vldebias.report.result import Result
 from vldebias.report.table import SQUARED, readable
 from vldebias.reranking import Candidates, quota, true_shares
-from vldebias.study import diagnosis
 from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
 
@@ -123,7 +123,7 @@ def drawn_task() -> TaskResult:
 # -----------------------------------------------------------------------------------------------
 
 Accuracies = tuple[float, ...]
-# The number of images, the sizes of the groups, and their accuracies without and with a method. The
+# The number of images, the sizes of the groups, and their accuracies with and without a method. The
 # worst group is clear in the first four settings and tied in the next three. The last three have
 # few images or accuracies near 0 or 1.
 GROUPS: dict[str, tuple[int, Accuracies, Accuracies, Accuracies]] = {
@@ -168,7 +168,7 @@ GROUPS: dict[str, tuple[int, Accuracies, Accuracies, Accuracies]] = {
     ),
     "all groups near 1": (800, (1,) * 4, (0.99,) * 4, (0.995,) * 4),
 }
-TOGETHER = 0.6  # from 0, if being correct without and with the method is independent, to 1
+TOGETHER = 0.6  # from 0, if being correct with and without the method is independent, to 1
 
 
 def pairs_of_answers(before: Accuracies, after: Accuracies) -> np.ndarray:
@@ -711,7 +711,7 @@ class Scenario:
 def people(rng: np.random.Generator, n: int, lean: float, after: float) -> TaskResult:
     """Sample images of n professions that lean to a value, with and without a method.
 
-    `lean` and `after` are the standard deviations of the log odds without and with the method.
+    `lean` and `after` are the standard deviations of the log odds with and without the method.
     """
     logit = rng.normal(size=n)
     counts = {}
@@ -750,7 +750,7 @@ def search(rng: np.random.Generator, n: int, factor: float) -> TaskResult:
 def birds(
     rng: np.random.Generator, n: int, before: tuple[float, ...], after: tuple[float, ...]
 ) -> TaskResult:
-    """Sample n images per group, with the given accuracies without and with a method."""
+    """Sample n images per group, with the given accuracies with and without a method."""
     cells = pairs_of_answers(before, after).reshape(-1, 4)
     counts = rng.multinomial(n, cells).reshape(-1, 2, 2)
     resampled = np.concatenate([*resampled_counts(counts, VERDICT_RESAMPLES, seed_of(rng))])
@@ -864,10 +864,8 @@ def add_verdicts(result: TaskResult, name: str, verdicts: list[str], units: int)
     times = len(verdicts)
     for verdict in VERDICTS:
         metric = Metric(verdict.replace(" ", "_"), verdict, "fact", "neither", (0.0, 1.0))
-        share = counts[verdict] / times
-        ends = wilson_interval(counts[verdict], times)
         n = {"data sets": times, "units": units}
-        result.add(metric, name, share, ends, n=n)
+        add_share(result, metric, name, counts[verdict], n)
 
 
 def main() -> None:

@@ -10,8 +10,6 @@ loaded from the folder in VLDEBIAS_REAL, or from ../shared/real next to the chec
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eval.photographs import folder
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.prompts import PromptSet
@@ -35,18 +34,7 @@ Rows = NDArray[np.int64]
 
 def file() -> Path:
     """Return the path of the real embeddings; the file may not exist."""
-    return (
-        Path(
-            os.environ.get("VLDEBIAS_REAL", Path(__file__).resolve().parents[3] / "shared" / "real")
-        )
-        / FILE
-    )
-
-
-def say_if_missing() -> None:
-    """Print a note on stderr if the real embeddings are missing."""
-    if not file().is_file():
-        print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
+    return folder() / FILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +110,7 @@ def celeba() -> Gallery:
     )
 
 
-def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embeddings]]:
+def miniature() -> tuple[Host, Callable[..., Embeddings]]:
     """Return the text encoder of a miniature CLIP, and a function that embeds rendered images.
 
     The function takes a world and the options of `open_world`. It uses the package's
@@ -133,7 +121,7 @@ def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embedding
     from vldebias.hosts.clip.images import image_encoder
     from vldebias.miniature import load_clip
 
-    model, preprocess, tokenizer = load_clip(folder)
+    model, preprocess, tokenizer = load_clip()
     encoder = image_encoder(model, preprocess)
     return resolve(model, tokenizer=tokenizer), lambda name, **how: embed_images(
         open_world(name, **how), encoder

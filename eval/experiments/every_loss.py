@@ -20,7 +20,7 @@ from torch import Tensor
 
 from eval.experiments import captions
 from eval.experiments.captions import TEXTS
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
@@ -190,14 +190,12 @@ def worth(learner: Any, data: str, pool: Renders, rows: Species) -> dict[str, An
     """Return the results for a model on held-out renders, with the scores of each render."""
     unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
     if data == "coarse captions":
-        right = unseen.right_by_means(learner, pool, rows)
-        return {FINE: float(right.mean()), **packed(FINE, right)}
+        return scored(FINE, unseen.right_by_means(learner, pool, rows))
     right = unseen.right_zero_shot(learner)
     groups = [right[unseen.group == code].mean() for code in np.unique(unseen.group)]
     first = unseen.first_is_right(learner)
     return {
-        ACCURACY: float(right.mean()),
-        **packed(ACCURACY, right),
+        **scored(ACCURACY, right),
         RECALL: float(first.mean()),
         WORST: float(min(groups)),
     }

@@ -45,7 +45,7 @@ from torch import Tensor
 from eval.miniature.people import CONCEPTS
 from eval.tables import parser, run
 from vldebias import debias
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.rows import TaskProvenance, TaskResult
@@ -112,7 +112,7 @@ class Form:
 def splits() -> tuple[PromptSet, ...]:
     """Return the packaged prompt set, and versions that hold out other, disjoint professions."""
     shipped = load_prompts(SET)
-    names = ("groups", "classes", "class_names")
+    names = ("variants", "classes", "class_names")
     both = {
         name: (*getattr(shipped, name), *getattr(shipped, f"held_out_{name}")) for name in names
     }
@@ -258,10 +258,8 @@ def over_fits(
     `fits` (prompts,) is the fit that holds out each prompt. Fits are resampled first, and then the
     prompts in each. With a single fit, only prompts are resampled.
     """
-    rows, rng = (
-        {name: np.asarray(own, dtype=np.float64) for name, own in values.items()},
-        np.random.default_rng(0),
-    )
+    rows = {name: np.asarray(own, dtype=np.float64) for name, own in values.items()}
+    rng = np.random.default_rng(0)
 
     def of(places: NDArray[np.int64] | slice) -> dict[str, float]:
         means = {name: float(own[places].mean()) for name, own in rows.items()}
@@ -346,36 +344,16 @@ def outside(
                 shown.setdefault(form.name, []).append(
                     (predicted_world == WORLDS.index(world)).reshape(len(prompts), -1)
                 )
-    kept(
-        result,
-        {name: np.concatenate(own) for name, own in shown.items()},
-        fits,
-        f"outside the fit, {world}",
-    )
-
-
-def kept(
-    result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str
-) -> None:
-    """Add the rows of `outside`, given whether each form shows the subject.
-
-    The arrays in `shown` have shape (fits * prompts, images).
-    """
-    totals = shown["none"].sum(1)
+    # Whether each form shows the subject, with shape (fits * prompts, images).
+    is_shown = {name: np.concatenate(own) for name, own in shown.items()}
+    totals = is_shown["none"].sum(1)
     has_any = totals > 0
-    values = {
-        form: (is_shown & shown["none"])[has_any].sum(1) / totals[has_any]
-        for form, is_shown in shown.items()
-    }
-    n = {"prompts": len(totals) // fits, "images each": shown["none"].shape[1], "fits": fits}
-    over_fits(
-        result,
-        SHOWS,
-        values,
-        np.repeat(np.arange(fits), len(totals) // fits)[has_any],
-        subset=subset,
-        n=n,
-    )
+    values = {}
+    for name, own in is_shown.items():
+        values[name] = (own & is_shown["none"])[has_any].sum(1) / totals[has_any]
+    n = {"prompts": len(prompts), "images each": OUTSIDE_IMAGES, "fits": fits}
+    fit_of_row = np.repeat(np.arange(fits), len(prompts))[has_any]
+    over_fits(result, SHOWS, values, fit_of_row, subset=f"outside the fit, {world}", n=n)
 
 
 def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult]:

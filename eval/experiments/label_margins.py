@@ -16,12 +16,12 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+from apps.diagnose.diagnosis import margins
 from eval.experiments.mnist import read
 from eval.experiments.run import interval
 from eval.tables import parser, run, subset
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.study.diagnosis import margins
 
 SEEDS = range(5)
 SHARES = (0.5, 1.0)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from eval.experiments.captions import class_noise, crop_noise
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.towers import Towers
@@ -314,11 +314,6 @@ def correct(
     )
     predicted = (test.double() @ weight.T + bias).argmax(1).numpy()
     return (predicted == true).astype(float)
-
-
-def scored(metric: str, rows: NDArray[np.float64]) -> dict[str, Any]:
-    """Return a metric with its mean and the scores of all images."""
-    return {metric: float(rows.mean()), **packed(metric, rows)}
 
 
 def noisy(cell: Cell) -> dict[str, Any]:

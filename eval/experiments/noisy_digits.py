@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample, normalize
 
 from eval.experiments.captions import class_noise
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.objective import Objective
@@ -121,4 +121,4 @@ def read(encoder: nn.Module, part: str) -> dict[str, Any]:
     how = {"c": 1.0, "like": learn, "tolerance": 1e-4}
     weight, bias = logistic_regression(learn, labels, CLASSES, **how)
     right = ((encoder(asked).double() @ weight.T + bias).argmax(1).numpy() == true).astype(float)
-    return {METRIC: float(right.mean()), **packed(METRIC, right)}
+    return scored(METRIC, right)

@@ -10,7 +10,8 @@ The default file is `tests/wording/labelled.jsonl`. A line has the format {"prom
     fixed, stated, named, none  the prompt is left unchanged
     group                       unchanged, or several values in each of four images
     mixed                       one of "ok", where only some people have a stated value
-    syntax                      one of "expected", in which {v} is the assigned value
+    syntax                      one of "expected", in which {v} is the assigned value, and
+                                {girl|boy} the noun that states it
     rewritten                   the two "expected" texts for women and for men, or unchanged if
                                 there are none, where "prompt" is a rewritten version of "original"
 
@@ -29,10 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.tables import parser, run
+from eval.tables import add_share, parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
-from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.prompts import load_prompts
 from vldebias.wording import balance_prompts
@@ -86,7 +86,7 @@ def decide(row: Mapping[str, Any]) -> Decision:
     balanced = balance_prompts(prompt, attribute, shares=shares, seed=0)
     (written,) = balanced.prompts
     is_left = written == prompt
-    expected = {_plain(text.replace("{v}", value)) for text in row["expected"]}
+    expected = {_plain(_with_value(text, value)) for text in row["expected"]}
     if label in LEFT:
         is_right = is_left
     elif label == "group":
@@ -105,6 +105,13 @@ def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
     expected = row["expected"] or texts
     is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
     return Decision("rewritten", balanced.prompts != texts, is_right)
+
+
+def _with_value(text: str, value: str) -> str:
+    """Insert a value for {v}, and the noun for women or men: "a {girl|boy} and a {v} cook"."""
+    nouns = re.compile(r"\{((?:baby )?girls?|wom[ae]n)\|((?:baby )?boys?|m[ae]n)\}")
+    text = nouns.sub(r"\1" if value == "female" else r"\2", text)
+    return text.replace("{v}", value)
 
 
 def _plain(text: str) -> str:
@@ -130,9 +137,7 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
         by_kind = grouped(decisions, [row["kind"] for row in rows])
         by_kind.pop(None, None)
         wrong = sum(each.is_changed and not each.is_right for each in decisions)
-        n = len(decisions)
-        share = wrong / n
-        part.add(WRONG, METHOD, share, wilson_interval(wrong, n), n={"prompts": n}, subset="all")
+        add_share(part, WRONG, METHOD, wrong, {"prompts": len(decisions)}, "all")
         for kind, alike in by_kind.items():
             add_rates(part, f"kind: {kind}", alike)
         yield part
@@ -149,9 +154,7 @@ def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, lis
 def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
     """Add the share of correct decisions."""
     right = sum(decision.is_right for decision in decisions)
-    n = len(decisions)
-    interval = wilson_interval(right, n)
-    part.add(RIGHT, METHOD, right / n, interval, n={"prompts": n}, subset=title)
+    add_share(part, RIGHT, METHOD, right, {"prompts": len(decisions)}, title)
 
 
 def main() -> None:

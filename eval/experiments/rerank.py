@@ -23,9 +23,9 @@ a logistic regression predicts the true labels from them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -37,7 +37,7 @@ import vldebias
 from eval.experiments import embeddings
 from eval.photographs import Photographs, is_present, unit
 from eval.photographs.searches import Cell, celeba, photographs
-from eval.tables import parser, run
+from eval.tables import parser, run, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
 from vldebias.hosts.edits import TEXT
@@ -47,7 +47,6 @@ from vldebias.methods import Problem, Rerank
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
-from vldebias.report.result import Result
 from vldebias.reranking import Positions
 from vldebias.reranking.index import IndexGroups
 from vldebias.study import load_suite
@@ -132,8 +131,8 @@ def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
             yield f"20% {value}, draw {draw}", replace(cell, gallery=cell.gallery.take(rows))
 
 
-def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
-    """Return the results of each method in a gallery, given the edit that the default fits."""
+def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResult:
+    """Return the results of each method in a gallery, given a function that fits the default."""
     part = TaskResult(
         TaskProvenance(
             task=f"{cell.name}, {cell.column}, {composition}",
@@ -146,7 +145,7 @@ def measured(cell: Cell, composition: str, edit: Edit) -> TaskResult:
             },
         )
     )
-    fitted = {NONE: None, "default": edit}
+    fitted = {NONE: None, "default": fit()}
     skews: dict[str, list[float]] = {}
     figures: dict[str, dict[str, list[float]]] = {}
     for listed in cell.kinds.values():
@@ -299,19 +298,10 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
     parts = []
     for even in map(with_fewer_queries, cells()):
         problem = Problem(even.table, even.prompt_set, reference=even.reference.features)
-        edit: Edit | None = None
+        fit = cache(partial(problem.fit, "default+reference", TEXT))
         for composition, cell in composed(even):
             path = work and work / f"{cell.name}-{cell.column}-{composition}.json"
-            if path and path.is_file():
-                stored = Result.read(path)
-                part = TaskResult(stored.provenance[0], stored.rows)
-            else:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", VldebiasWarning)
-                    edit = edit or problem.fit("default+reference", TEXT)
-                    part = measured(cell, composition, edit)
-                if path:
-                    Result.from_tasks(path.stem, [part], seconds=None).write(path)
+            part = stored(path, partial(measured, cell, composition, fit))
             parts.append(part)
             yield part
     yield from tallies(parts)
@@ -324,7 +314,9 @@ def main() -> None:
     args = options.parse_args()
     if args.work:
         args.work.mkdir(parents=True, exist_ok=True)
-    run("rerank", lambda: measure(args.work), args.json)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", VldebiasWarning)
+        run("rerank", lambda: measure(args.work), args.json)
 
 
 if __name__ == "__main__":

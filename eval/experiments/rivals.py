@@ -361,16 +361,14 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
         )
 
 
-def miniature(
-    methods: Sequence[Method], images: int = 1500, reference: int = 800
-) -> Iterator[TaskResult]:
+def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
     """Measure retrieval and classification of portraits and classification of birds."""
     texts, features = embeddings.miniature()
     birds, portraits = (
-        features(name, n=images, seed=9002, balanced=True) for name in ("birds", "portraits")
+        features(name, n=1500, seed=9002, balanced=True) for name in ("birds", "portraits")
     )
     nature, people = (
-        [features(name, n=reference, seed=seed, balanced=False) for seed in SEEDS]
+        [features(name, n=800, seed=seed, balanced=False) for seed in SEEDS]
         for name in ("birds", "portraits")
     )
     fair, jobs, place, hair = map(
@@ -378,47 +376,25 @@ def miniature(
     )
 
     def search(prompt_set: PromptSet, queries: tuple[str, ...], k: int) -> list[Split]:
-        return [
-            Split(texts, r, portraits, prompt_set, attribute="gender", queries=queries, k=k)
-            for r in people
-        ]
+        how = {"attribute": "gender", "queries": queries, "k": k}
+        return [Split(texts, r, portraits, prompt_set, **how) for r in people]
 
     def classify(
         prompt_set: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]
     ) -> list[Split]:
-        columns = {"attribute": attribute, "label": "label"}
-        return [
-            Split(texts, r, gallery, prompt_set, classes=prompt_set, **columns) for r in references
-        ]
+        how = {"attribute": attribute, "label": "label", "classes": prompt_set}
+        return [Split(texts, r, gallery, prompt_set, **how) for r in references]
 
-    for name, title, splits in (
-        (
-            "portraits",
-            "Retrieval of ten concepts among portraits: gender",
-            search(fair, fair.classes, 150),
-        ),
-        (
-            "professions",
-            "Retrieval of unseen professions among portraits: gender",
-            search(jobs, jobs.held_out_classes, 50),
-        ),
-    ):
-        yield task(name, title, splits, methods)
-    for name, title, splits, dat in (
-        (
-            "birds",
-            "Landbird or waterbird: groups by place",
-            classify(place, birds, "place", nature),
-            Dat(),
-        ),
-        (
-            "hair",
-            "Dark or blond hair: groups by gender",
-            classify(hair, portraits, "gender", people),
-            DAT_OF_CELEBA,
-        ),
-    ):
-        yield task(name, title, splits, [*methods, *classifying(Sage(), dat)])
+    ten = "Retrieval of ten concepts among portraits: gender"
+    yield task("portraits", ten, search(fair, fair.classes, 150), methods)
+    unseen = "Retrieval of unseen professions among portraits: gender"
+    yield task("professions", unseen, search(jobs, jobs.held_out_classes, 50), methods)
+    places = "Landbird or waterbird: groups by place"
+    landbirds = classify(place, birds, "place", nature)
+    yield task("birds", places, landbirds, [*methods, *classifying(Sage(), Dat())])
+    genders = "Dark or blond hair: groups by gender"
+    colours = classify(hair, portraits, "gender", people)
+    yield task("hair", genders, colours, [*methods, *classifying(Sage(), DAT_OF_CELEBA)])
 
 
 def age_templates() -> Sage:

@@ -14,7 +14,6 @@ do not depend on other cells or on the number of processes.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import hashlib
 import json
@@ -35,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
-from eval.tables import RESULTS, show, subset
+from eval.tables import RESULTS, plain_parser, show, subset
 from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.report.result import Result
 from vldebias.utils.files import commit, read_yaml, write_atomically
@@ -395,6 +394,11 @@ def packed(metric: str, rows: NDArray[Any]) -> dict[str, str]:
     return {ROWS + metric: f"{len(rows)}:{bits}"}
 
 
+def scored(metric: str, rows: NDArray[Any]) -> dict[str, Any]:
+    """Return the mean of the scores (n,) of images, which are 0 or 1, with the scores."""
+    return {metric: float(rows.mean()), **packed(metric, rows)}
+
+
 def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | None:
     """Return the scores that `packed` has encoded, or None if there are none."""
     n, _, bits = figures.get(ROWS + metric, "").partition(":")
@@ -406,9 +410,7 @@ def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = plain_parser(__doc__)
     options.add_argument(
         "experiment",
         nargs="?",

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from eval.experiments.mnist import CLASSES, TOLERANCE, Images, Learner, Views, learn, sample, scored
-from eval.experiments.run import Cell
+from eval.experiments.mnist import CLASSES, TOLERANCE, Images, Learner, Views, learn, sample
+from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.augmentation import mix_amplitudes, most_similar

@@ -87,7 +87,6 @@ def build(
     device: str | None = None,
     resume: bool = True,
     scale: float = 1.0,
-    lean: birds.Lean = birds.LEAN,
 ) -> Path:
     """Train the models of the miniature world and write them to a folder like the packaged one.
 
@@ -103,7 +102,6 @@ def build(
         device: "cpu" or "cuda". By default, a GPU is used if available.
         resume: Whether to keep finished stages.
         scale: A factor for the numbers of training steps, for quick tests.
-        lean: The correlation between birds and backgrounds in images and captions.
 
     Returns:
         The output folder.
@@ -125,7 +123,7 @@ def build(
                 save_tokenizer(learn_merges([*bird_prompts(), *people_prompts(), PAPER_WORDS]), out)
             else:
                 steps = max(1, round(STEPS[name] * scale))
-                stage = Stage(name, out, seed, steps, device, progress, lean)
+                stage = Stage(name, out, seed, steps, device, progress)
                 if not resume or read_weights_metadata(stage.weights) != stage.settings:
                     torch.manual_seed(seed)
                     _TRAINERS[name](stage)
@@ -140,7 +138,7 @@ def _train_narrow(stage: Stage) -> None:
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
-    render = partial(_worlds, stage, portraits.STUDIO, PROFESSIONS_PER_BATCH, BATCH[stage.name])
+    render = partial(_worlds, stage, people.STUDIO, PROFESSIONS_PER_BATCH, BATCH[stage.name])
     stage.train(
         model,
         optimizer,
@@ -178,7 +176,7 @@ def _train_clip(stage: Stage) -> None:
         done = step / stage.steps
         torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
         model.visual.patch_dropout = PatchDropout(0.5) if done < 0.35 else torch.nn.Identity()
-        life = replace(portraits.LIFE, said=TALKATIVE) if done < 0.6 else portraits.LIFE
+        life = replace(people.LIFE, said=TALKATIVE) if done < 0.6 else people.LIFE
         some = PROFESSIONS_PER_BATCH if done < 0.6 else None
         return _contrast(
             stage, model, tokenizer, _worlds(stage, life, some, BATCH[stage.name] // 4, step)
@@ -188,14 +186,14 @@ def _train_clip(stage: Stage) -> None:
     stage.finish(model)
 
 
-def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, step: int) -> _Worlds:
+def _worlds(stage: Stage, life: people.Life, jobs: int | None, flock: int, step: int) -> _Worlds:
     """Return the birds and portraits for a training step, with `jobs` (or all) professions."""
     crowd = BATCH[stage.name]
     # A batch contains few professions, so that people with the same job differ only in gender, tone
     # and age.
     some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
     return (
-        birds.sample(flock, seed=stage.stream, start=step * flock, lean=stage.lean),
+        birds.sample(flock, seed=stage.stream, start=step * flock),
         portraits.sample(crowd, seed=stage.stream, start=step * crowd, professions=some, life=life),
     )
 
@@ -307,14 +305,15 @@ def _train_judge(stage: Stage) -> None:
 
 def _train_draft(stage: Stage) -> None:
     """Write draft.safetensors, the UNet trained with captions like CLIP's."""
-    _train_noise_predictor(stage, _Pictures(stage.stream, lean=stage.lean))
+    _train_noise_predictor(stage, _Pictures(stage.stream, is_biased=True))
 
 
 def _train_unet(stage: Stage) -> None:
     """Write unet.safetensors, the draft after further training."""
     pictures = _Pictures(
         stage.stream,
-        lean=replace(stage.lean, shares=DRAWN_BIRDS),
+        is_biased=True,
+        bird_captions=DRAWN_BIRDS,
         portrait_share=DRAWN_PORTRAIT_SHARE,
         people_captions=DRAWN_PEOPLE,
     )
@@ -403,9 +402,10 @@ class _Pictures:
 
     Args:
         seed: The seed of the stream.
-        lean: The bias of birds. If None, both worlds are unbiased.
+        is_biased: Whether the images have the world's bias.
         portrait_share: The share of portraits.
         people_captions: The shares of the kinds of captions for portraits.
+        bird_captions: The shares of the kinds of captions for birds.
         mixed: The share of portraits with a cue for the other gender, whose gender is then unknown.
     """
 
@@ -413,13 +413,15 @@ class _Pictures:
         self,
         seed: int,
         *,
-        lean: birds.Lean | None = None,
+        is_biased: bool = False,
         portrait_share: float = PORTRAIT_SHARE,
         people_captions: Mapping[str, float] = people.CAPTION_SHARES,
+        bird_captions: tuple[float, ...] = birds.SHARES,
         mixed: float = 0.0,
     ) -> None:
-        self.seed, self.lean, self.mixed = seed, lean, mixed
-        self.portraits, self.people_captions = round(BLOCK * portrait_share), people_captions
+        self.seed, self.is_biased, self.mixed = seed, is_biased, mixed
+        self.portraits = round(BLOCK * portrait_share)
+        self.people_captions, self.bird_captions = people_captions, bird_captions
         self._number, self._block = -1, _Seen(torch.empty(0), [], {}, torch.empty(0))
 
     def batch(self, step: int, n: int) -> _Seen:
@@ -434,13 +436,13 @@ class _Pictures:
 
     def _render(self, number: int) -> _Seen:
         """Render a block, and shuffle it so that batches contain both worlds."""
-        crowd, flock, biased = self.portraits, BLOCK - self.portraits, self.lean is not None
+        crowd, flock = self.portraits, BLOCK - self.portraits
         portrait = portraits.sample(
             crowd,
             seed=self.seed,
             start=number * crowd,
-            balanced=not biased,
-            life=portraits.STUDIO,
+            balanced=not self.is_biased,
+            life=people.STUDIO,
             shares=self.people_captions,
             mixed=self.mixed,
         )
@@ -448,8 +450,8 @@ class _Pictures:
             flock,
             seed=self.seed,
             start=number * flock,
-            balanced=not biased,
-            lean=self.lean or birds.LEAN,
+            balanced=not self.is_biased,
+            shares=self.bird_captions,
         )
         order = torch.randperm(BLOCK, generator=generator(self.seed, number))
         kind = torch.tensor([WORLDS.index("portraits")] * crowd + [WORLDS.index("birds")] * flock)

@@ -6,15 +6,15 @@ For packaged images, see `vldebias.miniature.open_world`.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 
-from eval.miniature import birds, people, portraits
+from eval.miniature import birds, portraits
 from eval.miniature.world import Codes
-from vldebias.data import UNKNOWN, ImageData, Labels
+from vldebias.data import ImageData, Labels
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import need
 from vldebias.miniature.words import AGES, COLUMNS, SIZE
 
@@ -29,7 +29,6 @@ def open_world(
     start: int = 0,
     balanced: bool = False,
     split: str = "test",
-    life: people.Life | None = None,
 ) -> ImageData:
     """Render images with the same columns as in `vldebias.miniature.open_world`.
 
@@ -41,17 +40,13 @@ def open_world(
         balanced: Whether to omit the world's correlations, see `birds.sample` and
             `portraits.sample`.
         split: A name for reports. Use a different seed for each split.
-        life: What portraits show besides the person and the job. If None, this is the same as for
-            the packaged models.
     """
     world: Any = {"birds": birds, "portraits": portraits}[name]
-    more = {} if life is None else {"life": life}
     pixels = np.empty((n, SIZE, SIZE, 3), dtype=np.uint8)
     blocks = []
     for first in range(0, n, _BLOCK):
-        block = world.sample(
-            min(_BLOCK, n - first), seed=seed, start=start + first, balanced=balanced, **more
-        )
+        size = min(_BLOCK, n - first)
+        block = world.sample(size, seed=seed, start=start + first, balanced=balanced)
         pixels[first : first + len(block)] = (
             (block.images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         )
@@ -83,6 +78,5 @@ def open_world(
         labels={column: Labels(columns[column], names) for column, names in COLUMNS[name].items()},
         fingerprint=lambda: hashlib.sha256(pixels.tobytes()).hexdigest()[:24],
         captions=tuple(caption for block in blocks for caption in block.captions),
-        about={"world": name, "seed": seed, "start": start, "balanced": balanced}
-        | {k: asdict(v) for k, v in more.items()},
+        about={"world": name, "seed": seed, "start": start, "balanced": balanced},
     )

@@ -298,7 +298,7 @@ DRESSES = tuple({**_ASSIGNED, **_BY_HAND}[name] for name in PROFESSIONS)
 # Clothes for people off duty follow those for professions, by garment and colour of the cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)
 EVERYDAY = tuple(
-    Dress(garment, everyday.cloth(colour), trim)
+    Dress(garment, everyday.PAINT[colour], trim)
     for _, garment in everyday.GARMENTS
     for colour, trim in enumerate(_TRIMS)
 )

@@ -49,12 +49,7 @@ _NAMED = {
 }
 COLOURS = tuple(_NAMED)
 _SKY = colours(0.66, 0.76, 0.84)
-_PAINT = np.stack(list(_NAMED.values()))
-
-
-def cloth(colour: int) -> Floats:
-    """Return the red, green and blue components of a colour by its number."""
-    return _PAINT[colour]
+PAINT = np.stack(list(_NAMED.values()))
 
 
 class Backdrop(NamedTuple):
@@ -441,11 +436,11 @@ class Scene:
 
     def paint_worn(self, pen: Pen) -> None:
         """Paint the clothes of people off duty."""
-        _each(pen, self.worn, WORN, _PAINT[self.worn_colour])
+        _each(pen, self.worn, WORN, PAINT[self.worn_colour])
 
     def paint_hands(self, pen: Pen, cloth: Floats, skin: Floats) -> None:
         """Paint the objects that people off duty hold, and their arms."""
-        _each(pen, self.held, HELD, _PAINT[self.held_colour])
+        _each(pen, self.held, HELD, PAINT[self.held_colour])
         waving, raised, crossed, pointing = (pen.where(self.pose == k) for k in range(len(POSES)))
         arm, hand = line(0.33, 0.55, 0.36, 0.12, 0.10), oval(0.36, 0.05, 0.062)
         waving(arm, cloth * 0.85)

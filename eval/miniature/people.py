@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from eval.miniature import everyday
 from eval.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
-from vldebias.errors import InvalidInputError
 from vldebias.miniature.words import (
     AGES,
     GENDERS,
@@ -58,7 +57,7 @@ def tone_shares(profession: Codes) -> NDArray[np.float64]:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.float64]:
+def concept_shares(gender: Codes, tone: Codes, lean: float) -> NDArray[np.float64]:
     """Return the probabilities (n, 10) of concepts, which are only indirectly visible."""
     male = np.where(gender == 0, 1.0, -1.0)[:, None]
     dark = np.linspace(-1, 1, len(TONES))[tone][:, None]
@@ -150,9 +149,6 @@ class Life:
             0. Captions that mention only a person mention one of them if possible.
         captions: The shares of the kinds of captions, by what they say about the person.
         concepts: A factor for the correlation of concepts with gender and tone.
-
-    Raises:
-        InvalidInputError: If a number is outside of [0, 1].
     """
 
     off_duty: float = 0.4
@@ -161,36 +157,10 @@ class Life:
     captions: Mapping[str, float] = field(default_factory=lambda: LIFE_CAPTIONS)
     concepts: float = 0.6
 
-    def __post_init__(self) -> None:
-        for name in ("off_duty", "seen", "concepts"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidInputError(
-                    f"{name} must be a number in [0, 1], got {getattr(self, name)}"
-                )
 
-
-LIFE = Life()
+LIFE = Life()  # as in the training data of the packaged CLIP model
 STUDIO = Life(off_duty=0.0, seen=0.0, said=(1.0,), captions=CAPTION_SHARES, concepts=1.0)
-USUAL = LIFE  # as in the training data of the packaged models
 
-
-def stated(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of captions that state gender, tone and age.
-
-    Each attribute is in two of three pairs of attributes. Three of four "gender" captions and half
-    of the celebrity captions contain "male", "female", "man" or "woman".
-    """
-    alone = {
-        "gender": shares["gender"] * 0.75 + shares["celebrity"] * 0.5,
-        "tone": shares["tone"],
-        "age": shares["age"],
-    }
-    pairs = shares["two attributes and profession"] * 2 / 3
-    return {name: shares[f"{name} and profession"] + pairs + rest for name, rest in alone.items()}
-
-
-STATED = stated(CAPTION_SHARES)
-GENDER_STATED = STATED["gender"]
 
 _GENDER_NOUNS = (("male", "man"), ("female", "woman"))
 _AGE_WORDS = (("young", "young"), ("old", "elderly"))
@@ -201,22 +171,15 @@ def write_captions(
     draws: Draws,
     looks: Looks,
     scene: everyday.Scene,
-    life: Life = USUAL,
-    shares: Mapping[str, float] | None = None,
+    life: Life,
+    shares: Mapping[str, float] | None,
 ) -> list[str]:
     """Return one lower-case caption per image, with or without a period.
 
     `shares` replaces the shares of the kinds of captions in `life`.
-
-    Raises:
-        InvalidInputError: If a kind of caption is unknown.
     """
     shares = life.captions if shares is None else shares
     kinds = list(shares)
-    if unknown := [name for name in kinds if name not in LIFE_CAPTIONS]:
-        raise InvalidInputError(
-            f"shares: unknown kinds of captions {unknown}, expected any of {list(LIFE_CAPTIONS)}"
-        )
     kind = draws.choice("caption content", np.array(list(shares.values())))
     count = draws.choice("phrases", np.array(life.said))
     bare = int(len(life.said) > 1)  # the minimum number of things to mention with "a person"

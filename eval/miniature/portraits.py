@@ -15,48 +15,10 @@ from numpy.typing import NDArray
 from eval.miniature import everyday, garments, people
 from eval.miniature.dress import Wardrobe
 from eval.miniature.pen import Pen, above, below, box, line, oval, polygon
-from eval.miniature.people import (
-    CAPTION_SHARES,
-    CONCEPTS,
-    GENDER_STATED,
-    LIFE,
-    STUDIO,
-    USUAL,
-    Life,
-    Looks,
-    write_captions,
-)
+from eval.miniature.people import CONCEPTS, LIFE, Life, Looks, write_captions
 from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, finish
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.words import (
-    AGES,
-    GENDERS,
-    HAIRS,
-    PROFESSIONS,
-    TEST_PROFESSIONS,
-    TONES,
-    TRAIN_PROFESSIONS,
-)
-
-__all__ = [
-    "AGES",
-    "CAPTION_SHARES",
-    "CONCEPTS",
-    "GENDERS",
-    "GENDER_STATED",
-    "HAIRS",
-    "LIFE",
-    "PROFESSIONS",
-    "STUDIO",
-    "TEST_PROFESSIONS",
-    "TONES",
-    "TRAIN_PROFESSIONS",
-    "USUAL",
-    "Life",
-    "Portraits",
-    "captions",
-    "sample",
-]
+from vldebias.miniature.words import AGES, GENDERS, PROFESSIONS, TONES
 
 # Hair colours by gender presentation. Blond hair is more often female, as in CelebA.
 _HAIR_SHARES = np.array([[0.40, 0.40, 0.07, 0.13], [0.25, 0.25, 0.37, 0.13]])
@@ -111,10 +73,7 @@ def sample(
     start: int = 0,
     professions: Sequence[str] | None = None,
     balanced: bool = False,
-    gender: str | None = None,
-    tone: str | None = None,
-    age: str | None = None,
-    life: Life = USUAL,
+    life: Life = LIFE,
     shares: Mapping[str, float] | None = None,
     mixed: float = 0.0,
 ) -> Portraits:
@@ -126,47 +85,33 @@ def sample(
         start: The index of the first image.
         professions: The professions to sample from with equal probabilities (by default, all 100).
         balanced: Whether gender, tone and age are uniform and independent of the profession.
-        gender: A value in GENDERS for all images.
-        tone: A value in TONES for all images.
-        age: A value in AGES for all images.
         life: What else images show and captions mention. With STUDIO, as for the packaged pipeline,
             people wear the dress of their job in a plain room. With LIFE, as for the packaged CLIP
             model, two in five people are off duty, and all are in some place.
         mixed: The share of people whose hair, face or beard match the other gender presentation.
-            `gender` then applies to most cues.
+            The attribute gender then applies to most cues.
         shares: The shares of the kinds of captions in `people.LIFE_CAPTIONS`. If None, the shares
             in `life` are used.
 
     Raises:
-        InvalidInputError: If a name is unknown, or if a number is negative.
+        InvalidInputError: If a profession is unknown, or if a number is negative.
     """
     draws = Draws(seed, start, n)
-    fixed = {"gender": gender, "tone": tone, "age": age}
-    looks, scene = _looks(draws, professions or PROFESSIONS, balanced, fixed, life)
+    looks, scene = _looks(draws, professions or PROFESSIONS, balanced, life)
     images, odd = _paint(draws, looks, scene, mixed)
     texts = write_captions(draws, looks, scene, life, shares)
     codes = {name: torch.from_numpy(rows) for name, rows in vars(looks).items()}
     return Portraits(images, texts, **codes, mixed=torch.from_numpy(odd))
 
 
-def captions(n: int, *, seed: int, start: int = 0, life: Life = USUAL) -> list[str]:
-    """Return the captions from `sample` with its defaults without rendering images.
-
-    Raises:
-        InvalidInputError: If a number is negative.
-    """
-    draws = Draws(seed, start, n)
-    return write_captions(draws, *_looks(draws, PROFESSIONS, False, {}, life), life)
-
-
 def _looks(
-    draws: Draws,
-    professions: Sequence[str],
-    balanced: bool,
-    fixed: dict[str, str | None],
-    life: Life = USUAL,
+    draws: Draws, professions: Sequence[str], balanced: bool, life: Life
 ) -> tuple[Looks, everyday.Scene]:
-    pool = np.array([_index("profession", name, PROFESSIONS) for name in professions])
+    if unknown := sorted({*professions} - {*PROFESSIONS}):
+        raise InvalidInputError(
+            f"unknown professions {unknown}, expected any of: {', '.join(PROFESSIONS)}"
+        )
+    pool = np.array([PROFESSIONS.index(name) for name in professions])
     profession = pool[draws.integers("profession", len(pool))]
     male, old = people.MALE_SHARE[profession], people.OLD_SHARE[profession]
     drawn = {}
@@ -175,24 +120,13 @@ def _looks(
         ("tone", TONES, people.tone_shares(profession)),
         ("age", AGES, np.stack([1 - old, old], axis=1)),
     ):
-        fixed_codes = fixed.get(slot)
-        if fixed_codes is not None:
-            drawn[slot] = np.full(draws.n, _index(slot, fixed_codes, names))
-        else:
-            drawn[slot] = draws.choice(slot, np.ones(len(names)) if balanced else shares)
+        drawn[slot] = draws.choice(slot, np.ones(len(names)) if balanced else shares)
     shares = people.concept_shares(drawn["gender"], drawn["tone"], life.concepts)
     concept = draws.choice("concept", np.ones(len(CONCEPTS)) if balanced and life.seen else shares)
     free = draws.uniform("off duty") < life.off_duty
     hair = draws.choice("hair", _HAIR_SHARES[drawn["gender"]])
     looks = Looks(profession, **drawn, hair=hair, concept=concept, off_duty=free)
     return looks, everyday.draw_scene(draws, looks.gender, concept, len(CONCEPTS), free, life.seen)
-
-
-def _index(kind: str, name: str, names: Sequence[str]) -> int:
-    lowered = name.lower()
-    if lowered not in names:
-        raise InvalidInputError(f"unknown {kind} {name!r}, expected one of: {', '.join(names)}")
-    return names.index(lowered)
 
 
 def _paint(

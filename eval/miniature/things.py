@@ -94,12 +94,6 @@ def apple(pen: Pen, colour: Floats) -> None:
     pen(oval(0.205, 0.42, 0.02, 0.03), WHITE)
 
 
-def laptop(pen: Pen, colour: Floats) -> None:
-    """Paint the back of an open laptop."""
-    pen(box(-0.23, 0.23, 0.39, 0.75), SILVER)
-    pen(oval(0, 0.49, 0.05), colour)
-
-
 def screen(pen: Pen, colour: Floats) -> None:
     """Paint a laptop screen with lines of code."""
     pen(box(0.05, 0.42, 0.34, 0.61), STEEL)
@@ -306,18 +300,6 @@ def newspaper(pen: Pen, colour: Floats) -> None:
     pen(box(0.14, 0.25, 0.42, 0.52), colour)
     pen(union(box(0.28, 0.38, y, y + 0.02) for y in (0.425, 0.465, 0.505)), STEEL)
     pen(union(box(0.14, 0.38, y, y + 0.02) for y in (0.55, 0.585)), STEEL)
-
-
-def globe(pen: Pen, colour: Floats) -> None:
-    """Paint a globe on a stand."""
-    pen(box(0.19, 0.37, 0.585, 0.62) | box(0.265, 0.295, 0.5, 0.6), BROWN)
-    pen(oval(0.28, 0.44, 0.13), BLUE)
-    land = (
-        oval(0.23, 0.40, 0.055, 0.07)
-        | oval(0.33, 0.49, 0.05, 0.045)
-        | oval(0.33, 0.37, 0.035, 0.03)
-    )
-    pen(land & oval(0.28, 0.44, 0.13), colour)
 
 
 def sound(pen: Pen, colour: Floats) -> None:

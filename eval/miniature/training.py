@@ -7,7 +7,7 @@ contrastive towers, this one also trains an autoencoder, a judge and a noise pre
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import nn
 from eval.miniature import birds
 from vldebias.training.optim import Average
 from vldebias.utils.files import write_atomically
-from vldebias.utils.progress import SILENT, Progress
+from vldebias.utils.progress import Progress
 
 # Each stage uses a different stream of renders.
 _STREAM = {"narrow": 0, "vae": 1, "judge": 2, "draft": 3, "unet": 4, "clip": 5}
@@ -31,26 +31,25 @@ class Stage:
     out: Path
     seed: int
     steps: int
-    device: str = "cpu"
-    progress: Progress = SILENT
-    lean: birds.Lean = birds.LEAN
+    device: str
+    progress: Progress
 
     @property
     def settings(self) -> dict[str, object]:
         """Return the settings that affect the weights, which must match to reuse them."""
-        lean = {
-            name: list(v) if isinstance(v, tuple) else v
-            for name, v in asdict(self.lean).items()
-            if v != 0
+        settings: dict[str, object] = {
+            "stage": self.name,
+            "seed": self.seed,
+            "steps": self.steps,
         }
-        return {"stage": self.name, "seed": self.seed, "steps": self.steps} | (
-            {"lean": lean} if self.leans else {}
-        )
-
-    @property
-    def leans(self) -> bool:
-        """Return whether the training data are biased, unlike those for the VAE and the judge."""
-        return self.name in ("narrow", "clip", "draft", "unet")
+        # The training data are biased, unlike those for the VAE and the judge.
+        if self.name in ("narrow", "clip", "draft", "unet"):
+            settings["lean"] = {
+                "correlation": list(birds.CORRELATION),
+                "hasty": list(birds.HASTY),
+                "shares": list(birds.SHARES),
+            }
+        return settings
 
     @property
     def weights(self) -> Path:
@@ -96,7 +95,7 @@ class Stage:
 
     def finish(self, module: nn.Module) -> None:
         """Write the weights."""
-        save_weights(module, self.weights, self.settings)
+        save_tensors(module.state_dict(), self.weights, self.settings)
 
 
 def generator(seed: int, step: int) -> torch.Generator:
@@ -114,15 +113,10 @@ def cosine(steps: int, peak: float, warmup: int = 50) -> Callable[[int], float]:
     return rate
 
 
-def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> None:
-    """Write the weights in half precision, which is sufficient for these models."""
-    save_tensors(module.state_dict(), path, metadata)
-
-
 def save_tensors(
     tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, object]
 ) -> None:
-    """Write tensors by name in half precision."""
+    """Write tensors by name in half precision, which is sufficient for these models."""
     from safetensors.torch import save_file
 
     # Copy each tensor, because safetensors rejects views that share memory.

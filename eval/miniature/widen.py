@@ -14,7 +14,6 @@ import torch
 
 from eval.miniature.world import shuffled
 from vldebias.miniature.architectures import HEAD_WIDTH as HEAD
-from vldebias.miniature.tokenizer import Pair, vocabulary
 
 Weights = dict[str, torch.Tensor]
 # The share of each image or text embedding that is common to all. With CLIP's temperature of 1/100,
@@ -24,17 +23,12 @@ CONES = (0.81, 0.953)
 CONES_COSINE = 0.36
 
 
-def widened(
-    old: Mapping[str, torch.Tensor],
-    new: Mapping[str, torch.Tensor],
-    vocabularies: tuple[list[Pair], list[Pair]] | None = None,
-) -> Weights:
+def widened(old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor]) -> Weights:
     """Return weights with the shapes of `new` that continue from `old`.
 
     Args:
         old: The state dict of a narrower open_clip CLIP model.
-        new: The state dict of a new model, used for words that are missing in the old vocabulary.
-        vocabularies: The old and new merges, if they differ.
+        new: The state dict of a new model with the same vocabulary.
     """
     result: Weights = {}
     for tower, projection, final in (
@@ -44,13 +38,7 @@ def widened(
         result |= _tower(tower, projection, old, new)
         _begin_cone(result, projection, final, old, text=not tower)
     words, table = old["token_embedding.weight"], new["token_embedding.weight"].clone() * 0.5
-    rows = torch.arange(len(words)).expand(2, -1)
-    if vocabularies:
-        before, after = (vocabulary(merges) for merges in vocabularies)
-        rows = torch.tensor(
-            [(before[token], row) for token, row in after.items() if token in before]
-        ).T
-    table[rows[1]] = words[rows[0]][:, _copies(words.shape[1], table.shape[1])]
+    table[: len(words)] = words[:, _copies(words.shape[1], table.shape[1])]
     return result | {
         "token_embedding.weight": table,
         "logit_scale": torch.tensor(float(np.log(100.0))),

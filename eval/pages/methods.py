@@ -130,15 +130,16 @@ def classifier_default() -> str:
     }
     return crossed(
         (row for row in result.rows if row.metric == "worst_group"),
-        {"data": lambda row: row.task},
+        {"data": lambda row: row.task.replace("renders", "synthetic images")},
         titles,
         line=lambda row: row.task,
         column=lambda row: row.method,
         cell=lambda row: moved(row) or f"{row.value:.3f}",
         note=(
             "Worst-group accuracy without an edit, and its change with 95% intervals: means over"
-            " ten halvings of the images (renders: three references). UTKFace: a small model of"
-            " two heads; CelebA: CLIP ViT-B/32. From `eval/results/classifier_default.json`."
+            " ten halvings of the images (synthetic images: three references). UTKFace: a small"
+            " model of two heads; CelebA: CLIP ViT-B/32. From"
+            " `eval/results/classifier_default.json`."
         ),
     )
 

@@ -61,8 +61,8 @@ def by_texts() -> str:
     """Write the effect of each rule on kinds of queries and individual searches of photographs."""
     head = [
         "rule",
-        "kinds of queries made worse",
-        "in both draws",
+        "categories of queries made worse",
+        "in both samples",
         "individual searches made worse",
         "made better",
         "skew above chance removed",
@@ -106,10 +106,13 @@ def promises() -> str:
             cells.append(_count(row) if write is _count else _percent(row))
         lines.append([promise, *cells])
 
-    nothing = "Text alone: no kind of query gets worse (kinds made worse, per gallery and draw)"
+    nothing = (
+        "Text alone: no category of queries gets worse (categories made worse, per gallery and"
+        " sample)"
+    )
     add(nothing, "worse", DEFAULT, "cells", _count)
     add("`reference=`: the same", "worse", REFERENCE, "cells", _count)
-    twice = "`reference=`: kinds made worse in both draws"
+    twice = "`reference=`: categories made worse in both samples"
     add(twice, "worse_twice", REFERENCE, "cells", _count)
     single = "`reference=`: individual searches made worse (2.5% expected by chance)"
     add(single, "worse", REFERENCE, "single searches", _percent)

@@ -23,8 +23,8 @@ RECALL_AT_1 = "recall@1 text->image"
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
 CHANGES = (
     "InfoNCE: accuracy; others: change from InfoNCE on the same seeds and images, \\* beyond its"
-    " 95% interval. {} seeds, 2,000 held-out renders; intervals are not corrected for the number"
-    " of losses."
+    " 95% interval. {} seeds, 2,000 held-out synthetic images; intervals are not corrected for the"
+    " number of losses."
 )
 
 
@@ -181,21 +181,21 @@ def _choices_on_renders() -> list[list[str]]:
             "`gce`",
             f"accuracy: {gce(*wrong)} with 20, 40 and 60% wrong",
             f"{gce('clean')} with correct captions, {gce('long tail')} with a long tail",
-            "renders",
+            "synthetic images",
         ],
         [
             "many images of few classes",
             "nothing: every loss ends below the pretrained model; if you must train, `gce`",
             f"accuracy: {gce('few classes')}",
             f"{trained.value - untrained.value:+.3f} from the pretrained model",
-            "renders",
+            "synthetic images",
         ],
         [
             "captions coarser than the classes you need",
             "`hard_negative` with `temperature=0.2`, `beta=0.5`, `below_floor=biased`",
             f"accuracy: {hard('coarse captions', metric=FINE)}",
             f"{hard('clean')} with correct captions, {hard('long tail')} with a long tail",
-            "renders",
+            "synthetic images",
         ],
     ]
 
@@ -212,13 +212,13 @@ def _choices_from_random_weights() -> list[list[str]]:
             "`gce`",
             f"accuracy: {scratch(GCE, 'share', 0.4)}",
             f"{scratch(GCE, 'share', 0.0)} with correct captions",
-            "renders",
+            "synthetic images",
         ],
         [
             "random weights, other captions",
             "two runs of `info_nce`, the second on the best pairs of the first",
             f"recall@10: {recall} with 0, 20 and 40% wrong",
-            "a second run; on renders with correct captions,"
+            "a second run; on synthetic images with correct captions,"
             f" {scratch(FILTERED, 'share', 0.0)} accuracy",
             "Flickr8k",
         ],
@@ -271,7 +271,7 @@ def verdicts() -> str:
         # Settings were chosen with 40% wrong, which says nothing about correct captions.
         _, *shares = sorted(rows[BASE])
         seeds = rows[BASE][shares[0]].n["seeds"]
-        rests = f"{seeds} seeds, {len(rows)} arms, `{name}.json`"
+        rests = f"{seeds} seeds, {len(rows)} variants, `{name}.json`"
         arm = best(rows, shares)
         reached = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
         ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
@@ -358,8 +358,8 @@ def batch_sizes() -> str:
         column=lambda row: place_of(row)["batch"],
         cell=cell,
         note=(
-            "Zero-shot accuracy on 2,000 held-out renders, mean of three seeds; \\* below InfoNCE"
-            " at the same batch size beyond the 95% interval of the paired change. From"
+            "Zero-shot accuracy on 2,000 held-out synthetic images, mean of three seeds; \\* below"
+            " InfoNCE at the same batch size beyond the 95% interval of the paired change. From"
             " `eval/results/batch_sizes.json`."
         ),
     )
@@ -468,7 +468,7 @@ def fine_tuned() -> str:
         {
             "held-out": lambda row: place_of(row)["data"],
             "flags": lambda row: f"`{place_of(row)['recipe']}`",
-            "arm": lambda row: row.method,
+            "variant": lambda row: row.method,
         },
         {share: f"{share:.0%} wrong" for share in (0.0, 0.2, 0.4)},
         line=lambda row: (*_command(row), row.method),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -129,23 +129,18 @@ def texts() -> dict[str, Floats]:
 def queries() -> dict[str, tuple[str, ...]]:
     """Return the queries by kind, such as adjectives, looks, professions and activities."""
     kinds: dict[str, list[str]] = {}
+    from vldebias import load_prompts
+
     listed = list(map(str, _arrays("texts")["texts"]))
-    kinds["professions"] = list(_professions(listed))
+    prompt_set = load_prompts("professions-gender")
+    professions = (*prompt_set.classes, *prompt_set.held_out_classes)
+    kinds["professions"] = [text for text in professions if text in listed]
     bare = {f"A photo of {text}." for text in listed if text.startswith("a person ")}
     kinds["activities"] = [text for text in listed if text in bare]
     arrays = _arrays("kinds")
     for kind, text in zip(arrays["kind"], arrays["texts"], strict=True):
         kinds.setdefault(str(kind), []).append(str(text))
     return {kind: tuple(members) for kind, members in kinds.items()}
-
-
-def _professions(listed: Sequence[str]) -> tuple[str, ...]:
-    """Return the class prompts in the packaged profession set, including held-out ones."""
-    from vldebias import load_prompts
-
-    prompt_set = load_prompts("professions-gender")
-    professions = (*prompt_set.classes, *prompt_set.held_out_classes)
-    return tuple(text for text in professions if text in listed)
 
 
 @cache
@@ -168,22 +163,18 @@ def photographs(file: str, name: str = "") -> Photographs:
     return Photographs(name or file, unit(arrays["after"]), labels)
 
 
-def split(
-    photos: Photographs, column: str, draw: int, values: Sequence[str] = ()
-) -> tuple[Photographs, Photographs]:
+def split(photos: Photographs, column: str, draw: int) -> tuple[Photographs, Photographs]:
     """Return an even gallery, and reference photographs that are not in it.
 
     The reference is a third of all photographs, sampled by `draw`. From the others, the gallery
-    contains equally many for each value. `values` are the values to keep (by default, all).
+    contains equally many for each value.
     """
     rng = np.random.default_rng([draw, len(photos)])
     order = rng.permutation(len(photos))
     cut = len(order) // 3
     reference, rest = order[:cut], order[cut:]
     labels = photos.labels[column][rest]
-    present = [value for value in np.unique(labels) if value]
-    kept = [value for value in present if not values or value in values]
-    members = [rest[labels == value] for value in kept]
+    members = [rest[labels == value] for value in np.unique(labels) if value]
     size = min(map(len, members))
     gallery = np.concatenate([rng.permutation(rows)[:size] for rows in members])
     return photos.take(np.sort(gallery)), photos.take(np.sort(reference))

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from eval.photographs import (
     catalogue_titles,
@@ -94,7 +94,7 @@ def fine_tuning(cell: Cell) -> dict[str, Any]:
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], seed))
     heads = Heads(wrong, (0.0, 0.0), is_pretrained=True)
     if cell["arm"] == "not trained":
-        return scored(found(heads, test))
+        return scored(RECALL, found(heads, test))
     settings = load_settings(data=cell["data"], seed=seed, **RECIPES[cell["recipe"]])
     keep: float | Literal["auto"] | None = cell["settings"].get("keep")
     weights = None
@@ -122,19 +122,14 @@ def fine_tuning(cell: Cell) -> dict[str, Any]:
     at_end, best = found(heads, test), found(heads, validation).mean()
     with start.averaged():
         half, best_half = found(heads, test), found(heads, validation).mean()
-    figures = scored(at_end)
+    figures = scored(RECALL, at_end)
     for name, scores in (("half way", half), ("chosen", half if best_half > best else at_end)):
-        for key, value in scored(scores).items():
+        for key, value in scored(RECALL, scores).items():
             # The scores of each photograph keep their prefix.
             prefix, _, metric = key.rpartition(": ")
             row = f"{cell['arm']}, {name}: {prefix}: {metric}" if prefix else ""
             figures[row or f"{cell['arm']}, {name}: {metric}"] = value
     return figures
-
-
-def scored(hits: Any) -> dict[str, Any]:
-    """Return recall with the score of each photograph."""
-    return {RECALL: float(hits.mean()), **packed(RECALL, hits)}
 
 
 def starting_scores(heads: Heads, pairs: RealPairs, seed: int) -> StartingScores:

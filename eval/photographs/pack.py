@@ -18,7 +18,6 @@ MiniLM.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import io
@@ -38,6 +37,7 @@ from safetensors.torch import save_file
 from scipy.sparse import csr_matrix
 
 from eval.photographs import folder, is_present, unit
+from eval.tables import plain_parser
 from vldebias.miniature.photograph_model import TextEncoder
 from vldebias.miniature.photographs import FOLDER, GENDERS, read_labels
 from vldebias.prompts import list_prompts, load_prompts
@@ -294,9 +294,7 @@ def _pack_thumbnails(files: Sequence[str], path: Path) -> None:
 
 def main() -> int:
     """Build all files."""
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = plain_parser(__doc__)
     options.add_argument("--minilm", type=Path, required=True, help="folder of all-MiniLM-L6-v2")
     options.add_argument("--out", type=Path, default=FOLDER, help="folder for the files")
     args = options.parse_args()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -80,15 +80,8 @@ class Gallery:
         for rows, share in zip(members, shares, strict=True):
             chosen.append(rng.permutation(rows)[: int(size * share)])
         rows = np.sort(np.concatenate(chosen))
-        return Gallery(
-            self.name,
-            composition,
-            self.features[rows],
-            self.true[rows],
-            self.prompt_set,
-            self.table,
-            self.queries,
-        )
+        features, true = self.features[rows], self.true[rows]
+        return replace(self, composition=composition, features=features, true=true)
 
 
 def all_galleries() -> Iterator[Gallery]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -40,7 +41,7 @@ from eval.photographs import (
     split,
     texts,
 )
-from eval.tables import add_share
+from eval.tables import add_share, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.edits import TEXT
 from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
@@ -49,7 +50,6 @@ from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
 from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.result import Result
 
 RESAMPLES = 200
 LEAST = 100  # minimum number of images in a gallery
@@ -181,10 +181,8 @@ def celeba(draw: int) -> Iterator[Cell]:
     data = embeddings.celeba()
     table = {text: row.numpy() for text, row in data.texts.rows.items()}
     prompts = replace(data.prompt_set, classes=data.queries, class_names=data.queries)
-    labels = {}
-    for column in ("gender",):
-        values = data.images.column(column)
-        labels[column] = np.array(values.names)[values.codes]
+    values = data.images.column("gender")
+    labels = {"gender": np.array(values.names)[values.codes]}
     photos = Photographs("CelebA", data.images.unit[:].numpy(), labels)
     gallery, reference = split(photos, "gender", draw)
     kinds = {"professions": data.queries}
@@ -270,13 +268,7 @@ def measure(draws: Sequence[int], work: Path | None = None) -> Iterator[TaskResu
     parts = []
     for cell in cells(draws):
         path = work / f"{cell.task.replace(': ', '-').replace(', ', '-')}.json" if work else None
-        if path is not None and path.is_file():
-            kept = Result.read(path)
-            part = TaskResult(kept.provenance[0], kept.rows)
-        else:
-            part = _measure_cell(cell)
-            if path is not None:
-                Result.from_tasks(cell.task, [part], seconds=None).write(path)
+        part = stored(path, partial(_measure_cell, cell))
         parts.append(part)
         yield part
     yield from tallies(parts)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from eval.experiments import captions
 from eval.experiments.captions import loss_of, softmax_scores
-from eval.experiments.run import Cell, packed
+from eval.experiments.run import Cell, scored
 from eval.photographs import (
     is_present,
     pairs_before_heads,
@@ -75,46 +75,24 @@ class RealPairs:
         return RealPairs(self.images, texts, self.gender, self.vectors, self.row_of_text)
 
 
-class Heads(nn.Module):
-    """Two linear heads with input dropout, which act as towers."""
+class Heads(captions.Heads):
+    """Two linear heads with input dropout for photographs and their texts."""
 
     def __init__(
         self, pairs: RealPairs, dropout: tuple[float, float], *, is_pretrained: bool = False
     ) -> None:
-        super().__init__()
-        image_dropout, text_dropout = dropout
         if is_pretrained:
-            self.image_head = _pretrained_head(small_model().image_head, image_dropout)
-            self.text_head = _pretrained_head(small_model().text_head, text_dropout)
+            model = small_model()
+            weights = map(torch.from_numpy, (model.image_head, model.text_head))
+            layers = [captions.linear(weight) for weight in weights]
         else:
-            self.image_head = _head(pairs.images.shape[1], image_dropout)
-            self.text_head = _head(pairs.vectors.shape[1], text_dropout)
-        self.vectors, self.row_of_text = pairs.vectors, pairs.row_of_text
-
-    @property
-    def model(self) -> nn.Module:
-        return self
-
-    def image(self, features: Tensor) -> Tensor:
-        out: Tensor = self.image_head(features.flatten(1))
-        return out
-
-    def text(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        out: Tensor = self.text_head(self.vectors[tokens["text"][:, 0]])
-        return out
-
-    def tokenize(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        return {"text": torch.tensor([[self.row_of_text[text]] for text in texts])}
-
-
-def _head(width: int, dropout: float) -> nn.Sequential:
-    return nn.Sequential(nn.Dropout(dropout), nn.Linear(width, WIDTH, bias=False))
-
-
-def _pretrained_head(weight: NDArray[np.float32], dropout: float) -> nn.Sequential:
-    linear = nn.Linear(*weight.shape, bias=False)
-    linear.weight.data.copy_(torch.from_numpy(weight).T)
-    return nn.Sequential(nn.Dropout(dropout), linear)
+            widths = (pairs.images.shape[1], pairs.vectors.shape[1])
+            layers = [nn.Linear(width, WIDTH, bias=False) for width in widths]
+        heads = [
+            nn.Sequential(nn.Dropout(share), layer)
+            for share, layer in zip(dropout, layers, strict=True)
+        ]
+        super().__init__(*heads, pairs.vectors, pairs.row_of_text)
 
 
 def titles() -> tuple[RealPairs, RealPairs]:
@@ -224,8 +202,7 @@ def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
     cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T
     is_right = np.where(women, cosines[:, 0] > cosines[:, 1], cosines[:, 1] > cosines[:, 0])
     return {
-        RECALL: float(hits.mean()),
-        **packed(RECALL, hits),
+        **scored(RECALL, hits),
         GENDER: float((is_right[women].mean() + is_right[men].mean()) / 2),
         GAP: float(hits[men].mean() - hits[women].mean()),
     }

@@ -9,7 +9,6 @@ images, their order, the noise and the times.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from eval.small_models.models import KINDS, Parts, make_parts
 from eval.small_models.world import Painter
+from eval.tables import plain_parser
 from vldebias.training.optim import Average
 
 PICTURES = 8000
@@ -105,14 +105,12 @@ def save(modules: nn.ModuleDict, path: Path, metadata: dict[str, str | int]) -> 
 
 def main() -> None:
     """Train the pipeline named on the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--out", type=Path, default=Path("results/small_models"))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, help=f"default: {STEPS}")
-    arguments = parser.parse_args()
+    options = plain_parser(__doc__)
+    options.add_argument("kind", choices=KINDS)
+    options.add_argument("--out", type=Path, default=Path("results/small_models"))
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--steps", type=int, help=f"default: {STEPS}")
+    arguments = options.parse_args()
     # Products of small gradients are subnormal numbers, which are slow.
     torch.set_flush_denormal(True)
     train(arguments.kind, arguments.seed, arguments.steps or STEPS[arguments.kind], arguments.out)

@@ -2,6 +2,8 @@
 one."""
 
 import json
+import random
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -26,6 +30,7 @@ from apps.comfyui.balancing import (
 )
 from apps.comfyui.rows import FAMILIES, Conditioning, family_of, join_rows
 from apps.comfyui.saving import write_records
+from tests.growth import growth
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.utils.pictures import read_png
 
@@ -437,3 +442,35 @@ def test_values_are_written_into_saved_images(
     for columns in ((["female"], [], []), (["a", "b"], ["a"], []), ([], [], [])):
         with pytest.raises(ValueError, match="for 2 images; connect"):
             write_records(results, *columns)
+
+
+INNERMOST = re.compile(r"(?<!\\)\{((?:[^{}$\\:]|:(?!:))*\|(?:[^{}$\\:]|:(?!:))*)\}")
+
+
+@settings(max_examples=400)
+@given(st.text(alphabet="{{}}||ab:\\$", max_size=24), st.integers(0, 9))
+def test_alternatives_are_chosen_as_by_replacing_the_first_innermost_one(
+    text: str, key: int
+) -> None:
+    expected = text
+    generator = random.Random(str(key))
+    while match := INNERMOST.search(expected):
+        branch = generator.choice(match[1].split("|"))
+        expected = expected[: match.start()] + branch + expected[match.end() :]
+    try:
+        json.loads(text)
+        expected = text if text.lstrip().startswith(("{", "[")) else expected
+    except ValueError:
+        pass
+    assert choose_alternatives(text, str(key)) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [("{a|", ""), ("{a|", "}"), ("{", "}"), ("{", "|}"), ("{a|b}", ""), ("{a|\\", "}"), ("a|", "")],
+)
+def test_the_cost_of_alternatives_is_linear(start: str, end: str) -> None:
+    def choose(n: int) -> None:
+        choose_alternatives("{" + start * n + end * n, "0")
+
+    assert growth(choose, 3000) < 3

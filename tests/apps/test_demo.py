@@ -421,11 +421,12 @@ def test_a_worse_query_triggers_a_warning() -> None:
 
 
 def test_a_worse_group_is_marked_in_the_table() -> None:
+    """As on result pages, a group is only worse if the interval of its change excludes zero."""
     low, high = (0.5, 0.4, 0.6), (0.9, 0.8, 0.95)
     groups = [
-        searches.Group("gained", 10, low, high),
-        searches.Group("lost", 10, high, low),
-        searches.Group("same", 10, low, low),
+        searches.Group("gained", 10, low, high, is_worse=False),
+        searches.Group("lost", 10, high, low, is_worse=True),
+        searches.Group("unclear", 10, high, low, is_worse=False),
     ]
     rows_of_table = tabs._table(groups).split("<tr>")[2:]
     assert ["worse" in row for row in rows_of_table] == [False, True, False]

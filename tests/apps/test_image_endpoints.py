@@ -581,3 +581,33 @@ def test_no_body_crashes_the_proxy(path: str, changes: dict[str, Any]) -> None:
         assert answer.json()["error"]["message"]
     else:
         assert services.seen
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["openai/deployments/Image-1/", "openai/v1/", "openai/", "v1/openai/deployments/a%20b/"],
+)
+def test_paths_of_azure_are_balanced(start: str) -> None:
+    services = FalseServices()
+    body = {"prompt": CEO, "n": 1}
+    (answer,) = post(proxy(services), f"{start}images/generations?api-version=2025-04-01", body)
+    assert note(answer)["values"] in (["female"], ["male"])
+    chat = {"modalities": ["image"], "messages": [{"role": "user", "content": CEO}]}
+    (answer,) = post(proxy(services), f"{start}chat/completions", chat)
+    assert note(answer)["values"] in (["female"], ["male"])
+    (answer,) = post(proxy(services), f"{start}images/edits", body)
+    assert note(answer)["reasons"] == ["edits a given image"]
+    edits_class = import_module("apps.images_api.embeddings").QueryEdits
+    assert edits_class.reads(None, "openai/deployments/Embedding-3/embeddings")
+
+
+@pytest.mark.parametrize(
+    "header", ["%ff%fe", "%", "100%", "%4", "%zz", "caf\u00e9", "%c3", "%ed%a0%80"]
+)
+def test_original_words_that_are_not_percent_encoded_utf_8_are_rejected(header: str) -> None:
+    services = FalseServices()
+    headers = {"x-vldebias-original": header.encode("latin-1")}
+    (answer,) = post(proxy(services), "v1/images/generations", {"prompt": CEO}, headers=headers)
+    assert answer.status_code == 400
+    assert "percent-encoded UTF-8" in answer.json()["error"]["message"]
+    assert not services.seen

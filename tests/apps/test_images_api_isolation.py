@@ -296,6 +296,16 @@ GEMINI = {
         ("/v1/images%2Fgenerations", "/v1/images/generations", IMAGE),
         ("/v1/images%252fgenerations", "/v1/images/generations", IMAGE),
         ("/v1\\images\\generations", "/v1/images/generations", IMAGE),
+        ("/v1/images/generations%23", "/v1/images/generations", IMAGE),
+        ("/v1/images/generations%3fx=1", "/v1/images/generations", IMAGE),
+        ("/v1/images/generations%253Fx=1", "/v1/images/generations", IMAGE),
+        ("/v1/images/generations.", "/v1/images/generations", IMAGE),
+        ("/v1/images./generations%2e%20.", "/v1/images/generations", IMAGE),
+        (
+            "/OpenAI/Deployments/a/images//generations",
+            "/openai/deployments/a/images/generations",
+            IMAGE,
+        ),
         ("/v1//chat/completions", "/v1/chat/completions", CHAT),
         ("/v1beta/Models/Gem-1:generatecontent", "/v1beta/models/Gem-1:generateContent", GEMINI),
         ("/v1//embeddings", "/v1/embeddings", QUERY),
@@ -365,7 +375,8 @@ class RawUpstream:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
                 await reader.readexactly(int(fields["content-length"]))
-                writer.write(self.response(f"for {fields['authorization']}") + self.surplus)
+                client = fields.get("authorization", "nobody")
+                writer.write(self.response(f"for {client}") + self.surplus)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -379,8 +390,13 @@ class RawUpstream:
         return f"{head}{len(body)}\r\n\r\n".encode() + body
 
 
-async def _images(upstream: RawUpstream, clients: list[str]) -> list[str]:
-    """Return the image that each client receives, one after the other."""
+async def _images(
+    upstream: RawUpstream, clients: list[str], header: str = "authorization", query: str = ""
+) -> list[str]:
+    """Return the image that each client receives, one after the other.
+
+    The clients are named by a header, or by a field in the query.
+    """
     server = await asyncio.start_server(upstream, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     app = images_proxy(f"http://127.0.0.1:{port}/v1", "gender")
@@ -392,8 +408,9 @@ async def _images(upstream: RawUpstream, clients: list[str]) -> list[str]:
         httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         for name in clients:
-            headers = {"authorization": name}
-            reply = await client.post("/v1/images/generations", json=IMAGE, headers=headers)
+            headers = {} if query else {header: name}
+            target = f"/v1/images/generations?{query}={name}" if query else "/v1/images/generations"
+            reply = await client.post(target, json=IMAGE, headers=headers)
             received.append(reply.json()["data"][0]["b64_json"])
     await asyncio.gather(*upstream.tasks)
     return received
@@ -413,6 +430,70 @@ def test_connections_are_reused_only_with_the_same_credentials() -> None:
     assert upstream.connections == 2
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Cookie",
+        "api-key",
+        "x-api-key",
+        "x-goog-api-key",
+        "x-goog-iam-authorization-token",
+        "x-auth-token",
+        "x-client-secret",
+        "Ocp-Apim-Subscription-Key",
+        "x-amz-credential",
+        "x-signature",
+        "x-session-id",
+        "x-password",
+        "x-jwt-assertion",
+        "openai-account",
+        "x-user",
+    ],
+)
+def test_each_header_with_credentials_keeps_clients_apart(header: str) -> None:
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["alice", "alice", "bob", "alice"], header=header))
+    assert upstream.connections == 2
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "key",
+        "KEY",
+        "%6bey",
+        "alt=sse&key",
+        "alt=sse;key",
+        "api-key",
+        "api_key",
+        "subscription-key",
+        "access_token",
+        "sig",
+        "X-Amz-Signature",
+        "X-Amz-Credential",
+        "client_secret",
+        "password",
+        "session",
+        "sid",
+        "code",
+    ],
+)
+def test_each_query_field_with_credentials_keeps_clients_apart(field: str) -> None:
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["alice", "alice", "bob", "alice"], query=field))
+    assert upstream.connections == 2
+
+
+def test_other_headers_and_query_fields_share_connections() -> None:
+    for name in ("User-Agent", "x-trace", "accept-language"):
+        upstream = RawUpstream()
+        asyncio.run(_images(upstream, ["alice", "bob"], header=name))
+        assert upstream.connections == 1
+    upstream = RawUpstream()
+    asyncio.run(_images(upstream, ["v1", "v2"], query="api-version"))
+    assert upstream.connections == 1
+
+
 def test_the_pool_that_has_been_idle_for_the_longest_time_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -420,3 +501,39 @@ def test_the_pool_that_has_been_idle_for_the_longest_time_is_closed(
     upstream = RawUpstream()
     asyncio.run(_images(upstream, ["alice", "bob", "alice", "carol", "alice", "bob"]))
     assert upstream.connections == 4, "carol's request closes bob's pool, not alice's"
+
+
+def test_the_connections_of_a_running_request_are_not_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apps.images_api.pools.MOST_POOLS", 1)
+    upstream_class = import_module("apps.images_api.upstream").Upstream
+
+    async def run() -> None:
+        may_end = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nab")
+                if b"alice" in head:
+                    await may_end.wait()
+                writer.write(b"cd")
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        upstream = upstream_class(address, ProxyLimits())
+        async with server:
+            first = await upstream.send("GET", b"/", [(b"authorization", b"alice")])
+            for name in (b"bob", b"carol"):
+                reply = await upstream.send("GET", b"/", [(b"authorization", name)])
+                assert await reply.aread() == b"abcd"
+                await reply.aclose()
+            may_end.set()
+            assert await first.aread() == b"abcd"
+            await first.aclose()
+            await upstream.close()
+
+    asyncio.run(run())

@@ -147,7 +147,7 @@ def test_a_restarted_server_continues_at_the_right_image(
         assert len(answers(out)) == 5
         with out.open("ab") as file:
             # A crash in the middle of a line leaves this behind.
-            file.write(b'{"version":1,"image":"none/a-pi')
+            file.write(b'{"format_version":1,"image":"none/a-pi')
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")

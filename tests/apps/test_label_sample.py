@@ -124,6 +124,15 @@ def test_missing_images_are_named(folder: Path) -> None:
         open_study(folder, ["gender"], most=20)
 
 
+def test_a_sample_of_a_newer_format_is_refused(folder: Path) -> None:
+    study = open_study(folder, ["gender"], most=20)
+    sample_file = study.log.path.with_suffix(samples.ENDING)
+    newer = sample_file.read_text().replace('"format_version":1', '"format_version":2')
+    sample_file.write_text(newer)
+    with pytest.raises(samples.InvalidInputError, match=r"sample\.json has format 2; this"):
+        open_study(folder, ["gender"], most=20)
+
+
 def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the truth, a judge's answers, and its confidence. The judge is less sure about women,
     and mislabels some of them as men."""

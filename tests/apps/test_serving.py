@@ -171,12 +171,80 @@ def test_abandoned_calls_are_cancelled_and_others_continue() -> None:
         await request(app, "POST", "/gradio_api/queue/join", number=3, session_hash="a")
         await request(app, "POST", "/gradio_api/queue/join", number=4, session_hash="b")
         await request(app, "GET", "/gradio_api/queue/data", query="session_hash=b")
+        await request(app, "POST", "/gradio_api/call/v2/generate", number=5, session_hash="b")
+        await request(app, "POST", "/gradio_api/call/v2/generate/", number=6)
+        await request(app, "POST", "/gradio_api/call/v2/generate", number=7)
+        await request(app, "GET", "/gradio_api/call/v2/generate/event7")
+        await request(app, "POST", "/gradio_api/call/v2/generate", number=8)
+        await request(app, "GET", "/gradio_api/call/generate/event8")
         await asyncio.sleep(0.2)
         assert app.calls == {}
         assert app.streams == {}
 
     asyncio.run(visit())
-    assert sorted(queued_page.cancelled) == ["event1", "event3"]
+    assert sorted(queued_page.cancelled) == ["event1", "event3", "event5", "event6"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("call/v2/work", {"txt": "a"}),
+        ("call/v2/work", {}),
+        ("call/v2/work", {"text": "a", "more": 1}),
+        ("call/v2/work", {"text": "a", "session_hash": "b"}),
+        ("call/v2/work", [1]),
+        ("call/v2/nothing", {"text": "a"}),
+        ("call/v2", {"data": ["a"]}),
+        ("call/nothing", {"data": ["a"]}),
+        ("call/work", {"text": "a"}),
+        ("queue/join", {"data": ["a"], "fn_index": 99, "session_hash": "b"}),
+    ],
+)
+def test_a_call_with_wrong_names_is_rejected(route: str, body: Any) -> None:
+    import gradio
+    import httpx2
+    from fastapi import FastAPI
+
+    with gradio.Blocks(analytics_enabled=False) as page:
+        box = gradio.Textbox()
+        gradio.Button().click(lambda text: text, box, box, api_name="work")
+    mounted = gradio.mount_gradio_app(FastAPI(), page, path="/", ssr_mode=False)
+    app = abandoned.Abandoned(mounted, patience=0.05)
+
+    async def post() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post(f"/gradio_api/{route}", json=body)
+
+    answer = asyncio.run(post())
+    assert answer.status_code == 422
+    assert answer.json()["detail"]
+    assert not app.calls
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_error_that_is_not_about_names_stays_one(is_sent: bool) -> None:
+    messages: list[Any] = []
+
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"failed"})
+        if not is_sent:
+            raise OSError("the disk is full")
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def visit() -> None:
+        scope = {"type": "http", "path": "/call/v2/work", "method": "POST"}
+        await abandoned.Abandoned(fails)(scope, None, send)  # type: ignore[arg-type]
+
+    if is_sent:
+        asyncio.run(visit())
+        assert messages[0]["status"] == 500
+    else:
+        with pytest.raises(OSError, match="the disk is full"):
+            asyncio.run(visit())
 
 
 def test_no_site_may_embed_a_page_in_a_frame() -> None:

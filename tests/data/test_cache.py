@@ -18,8 +18,8 @@ from data_parts import Counting, contents, embed, make_data, naive, shards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vldebias.data import Labels, cache, embed_images, prefetch, processes
-from vldebias.data.parallel import Processes
+from vldebias.data import Labels, cache, embed_images
+from vldebias.data.parallel import Processes, prefetch, processes
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
 

@@ -11,15 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.data import (
-    UNKNOWN,
-    Embeddings,
-    Labels,
-    load_embeddings,
-    load_texts,
-    open_embeddings,
-    save_embeddings,
-)
+from vldebias.data import Embeddings, Labels, load_embeddings, open_embeddings, save_embeddings
+from vldebias.data.embeddings import load_texts
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError
 
 
@@ -309,3 +303,15 @@ def test_invalid_files_raise_errors(content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match=r"bad.npz: cannot be read .*expected a .npz file"):
         load_embeddings(path)
+
+
+def test_small_files_that_expand_to_gigabytes_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    np.savez_compressed(path, features=np.zeros((300_000, 128)))
+    with pytest.raises(InvalidInputError, match=r"bad.npz: .* bytes expand to 307,2"):
+        load_embeddings(path)
+    with pytest.raises(InvalidInputError, match=r"bad.npz: .* bytes expand to 307,2"):
+        load_texts(path)
+    usual = np.random.default_rng(0).normal(size=(1000, 64)).astype(np.float16)
+    np.savez_compressed(path, features=usual.astype(np.float64), ids=np.arange(1000).astype(str))
+    assert len(load_embeddings(path)[0]) == 1000

@@ -9,11 +9,12 @@ import pytest
 from pyarrow import parquet
 
 from tests.data.data_parts import save
+from tests.growth import growth
 from tests.refusals import refused
-from vldebias.data import ImageData, open_data, read_table
-from vldebias.data.tables import as_texts, column_of
+from vldebias.data import ImageData, open_data
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError
-from vldebias.utils.json_tables import rows_by_picture
+from vldebias.utils.json_tables import parsed, rows_by_picture
 from vldebias.utils.table_rows import flat, read_rows
 
 POINTS = [
@@ -143,3 +144,12 @@ def test_json_inside_cells_has_nested_fields_too(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,meta\n1,text\n")
     with pytest.raises(InvalidInputError, match=r"expected a column 'meta\.gender'"):
         column_of(read_table(tmp_path / "a.csv"), "meta.gender", "a")
+
+
+def test_the_cost_of_finding_a_repeated_name_is_linear() -> None:
+    def read(n: int) -> None:
+        names = ", ".join(f'"{number}": 1' for number in range(n))
+        with pytest.raises(InvalidInputError, match=f"the name '{n - 1}' twice"):
+            parsed(f'{{{names}, "{n - 1}": 2}}', "a.json")
+
+    assert growth(read, 4000) < 3

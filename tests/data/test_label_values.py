@@ -8,8 +8,14 @@ import pytest
 from data_parts import ATTRIBUTES, celeba, fairface, save
 
 from vldebias import load_prompts, rerank
-from vldebias.data import Embeddings, Labels, odd_values, open_data
-from vldebias.data.label_values import matched, misspelt, names_no_group, names_of_unknown
+from vldebias.data import Embeddings, Labels, open_data
+from vldebias.data.label_values import (
+    matched,
+    misspelt,
+    names_no_group,
+    names_of_unknown,
+    odd_values,
+)
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 from vldebias.judge.stored import NO_VALUE

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.refusals import refused
-from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
+from vldebias.data import Labels, cross
 from vldebias.data.caption_cells import check_captions, one_row_per_image, says_something
+from vldebias.data.label_values import odd_values
+from vldebias.data.labels import UNKNOWN
 from vldebias.data.layouts import find_layout
-from vldebias.data.tables import as_texts, column_of
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.utils.table_rows import cell_of, read_rows
 from vldebias.wording.prompt_file import read_prompts

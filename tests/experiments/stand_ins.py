@@ -18,11 +18,13 @@ import numpy as np
 import open_clip
 import pandas as pd
 import pytest
+import transformers
 import yaml
 from diffusers import DDIMScheduler
 
 from tests.data.data_parts import celeba, fairface, save, waterbirds
 from tests.fewer import few
+from tests.tiny_llava import load_llava
 from tests.transformers_clip import load_transformers_clip
 from vldebias import miniature
 from vldebias.judge.answers import AnnotationLog
@@ -67,18 +69,23 @@ def use_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model, tokenizer, images = load_transformers_clip()
     processor = SimpleNamespace(tokenizer=tokenizer, image_processor=images)
+    load_processor = transformers.AutoProcessor.from_pretrained
+
+    def processor_of(name: str, **named: Any) -> Any:
+        return load_processor(name, **named) if name == "./smolvlm" else processor
+
     monkeypatch.setattr(open_clip, "create_model_from_pretrained", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: miniature.load_clip()[2])
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
-    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", processor_of)
     # The embedded CLIP is too unsure about its own small pictures, unlike the embedded judge.
     monkeypatch.setattr("apps.audit.pilot.suite_judge", lambda *_: MiniatureJudge().ready())
 
 
 def use_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the CPU regardless of the requested device."""
-    commands = [f"vldebias.cli.{name}" for name in ("debias", "diagnose", "evaluate")]
+    commands = ["vldebias.cli.debias", "vldebias.cli.evaluate", "apps.diagnose.commands"]
     commands += ["apps.audit.commands", "apps.demo.commands", "apps.paper.commands"]
     for module in commands:
         monkeypatch.setattr(f"{module}.device_of", lambda name: "cpu")
@@ -208,13 +215,37 @@ def tables() -> None:
         csv.writer(file).writerows([("image", "sex"), *((f"{i}.png", "f") for i in range(6))])
     for i in range(6):
         save(Path(f"{i}.png"), i)
-    Path("captions.txt").write_text("A man riding a wave.\nA woman with her dog.\n")
     Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
     # These are prompts from users, and versions rewritten by a language model.
     Path("users.txt").write_text("A photo of a nurse.\nA photo of a pilot.\n" * 6)
     Path("enhanced.txt").write_text(
         "A smiling woman, a nurse, in a bright ward.\nA pilot in a cockpit at dawn.\n" * 6
     )
+
+
+def captions() -> None:
+    """Create captions and answers about images, an image-text model, and captions by people."""
+    texts = ["A man riding a wave.", "A woman with her dog.", "A person at a desk.", "A boy runs."]
+    images = [{"id": i, "file_name": f"{i}.jpg"} for i in range(4)]
+    said = [{"image_id": i, "caption": text} for i, text in enumerate(texts)]
+    Path("captions.txt").write_text("".join(f"{text}\n" for text in texts))
+    labels = ["male", "female", "unclear", "female"]
+    rows = pd.DataFrame({"image": range(4), "caption": texts, "label": labels})
+    rows.to_csv("captions.csv", index=False)
+    rows.to_json("before.jsonl", orient="records", lines=True)
+    neutral = rows.assign(caption="A person.")
+    neutral.to_json("after.jsonl", orient="records", lines=True)
+    answered = rows.assign(answer=["male", "male", "cannot tell", "female"]).drop(columns="caption")
+    answered.to_json("replies.jsonl", orient="records", lines=True)
+    Path("blip2.json").write_text(json.dumps(said))
+    by_people = {"images": images, "annotations": said * 2}
+    Path("captions_val2014.json").write_text(json.dumps(by_people))
+    for i in range(4):
+        save(Path("photos") / f"{i}.png", i)
+    named = pd.DataFrame({"image": [f"{i}.png" for i in range(4)], "label": labels})
+    named.to_csv("photos/labels.csv", index=False)
+    for part in load_llava():
+        part.save_pretrained("smolvlm")
 
 
 def pictures() -> None:

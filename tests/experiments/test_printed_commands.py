@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from stand_ins import (
     answers,
+    captions,
     collect_pages,
     data_sets,
     features,
@@ -64,6 +65,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data_sets(folder / "DIR")
         features()
         tables()
+        captions()
         pictures()
         answers()
     return folder

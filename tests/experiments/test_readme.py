@@ -173,7 +173,7 @@ def test_the_lines_for_an_index_run_with_test_doubles() -> None:
     vectors = np.random.default_rng(0).normal(size=(600, 256)).astype(np.float32)
     names = {"vldebias": vldebias, "embed": embed, "vectors": vectors, "index_call": index_call}
     exec(compile(block, "README.md", "exec"), names)
-    assert len(names["found"]) == 50
+    assert len(names["results"]) == 50
 
 
 def test_the_server_for_a_hosted_api_balances_a_client_request(
@@ -314,7 +314,7 @@ def test_a_printed_module_accepts_its_arguments(
     if arguments and (path / "__main__.py").exists():
         loaded = importlib.import_module(f"{module}.__main__")
     # This command does not take arguments.
-    if not {"argparse", "ArgumentParser", "parser"} & vars(loaded).keys():
+    if not {"argparse", "parser", "plain_parser"} & vars(loaded).keys():
         assert not arguments
         return
     parsed = []

@@ -39,7 +39,7 @@ def contributed(folder: Path, **wrong: Any) -> Path:
         fingerprint=None,
         **protocol,
     )
-    versions = {"vldebias": "0.4.0", "torch": "2.9.0"}
+    versions = {"vldebias": "1.0.0", "torch": "2.9.0"}
     Result(
         name="waterbirds",
         rows=[bare, cali],

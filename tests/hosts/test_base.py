@@ -215,8 +215,9 @@ def test_an_adapter_does_not_change_the_fingerprint() -> None:
             if "lora_" in name:
                 parameter.fill_(0.3)
     count = sum(p.numel() for name, p in inside.named_parameters() if "lora_" in name)
-    assert weights_fingerprint(inside).adapters == round(0.3 * count**0.5, 6), (
-        "the combined norm of all weights"
+    scale = inside[0].scaling["default"]
+    assert weights_fingerprint(inside).adapters == round(scale * 0.3 * count**0.5, 6), (
+        "the combined norm of all weights times their scale"
     )
 
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 import vldebias
+from tests.tiny_llava import load_llava
 from vldebias import miniature
 from vldebias.errors import (
     AlreadyAttachedError,
@@ -416,11 +417,21 @@ def test_a_fitted_edit_is_rejected_without_the_tokenizer_that_finds_stated_promp
     vldebias.debias(model, edit, tokenizer=tokenizer).remove()
 
 
-def test_models_that_write_are_refused_with_the_commands_that_measure_them() -> None:
-    config = transformers.BlipConfig(
-        text_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
-        vision_config={"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+def test_models_that_write_are_refused_with_the_commands_that_measure_them(
+    gender: PromptSet,
+) -> None:
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    blip = transformers.BlipConfig(text_config=small, vision_config=small)
+    qwen = transformers.Qwen2VLConfig(
+        text_config={**small, "intermediate_size": 16, "num_key_value_heads": 2},
+        vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2},
     )
-    model = transformers.BlipForConditionalGeneration(config)
-    with pytest.raises(UnsupportedHostError, match=r"wrong genders .* `vldebias eval captions`"):
-        TransformersHost(model)
+    models = (
+        transformers.BlipForConditionalGeneration(blip),
+        transformers.Qwen2VLForConditionalGeneration(qwen),
+        load_llava()[0],
+    )
+    for model in models:
+        with pytest.raises(UnsupportedHostError, match=r"wrong genders .* more frequent") as error:
+            vldebias.debias(model, gender)
+        assert "`vldebias eval captions` or `vldebias eval vqa`" in str(error.value)

@@ -2,6 +2,7 @@
 slicing, other processors and perturbed attention. Only the rows of the prompt change, and removal
 is bit-identical."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from peft import LoraConfig
 from torch import Tensor
 
 from vldebias.api import debias, fit_projections
-from vldebias.errors import UnsupportedHostError
+from vldebias.errors import UnsupportedHostError, VldebiasWarning
 from vldebias.methods import CrossAttention
 from vldebias.prompts import make_prompt_set
 
@@ -214,6 +215,17 @@ def test_the_output_of_an_ip_adapter_is_not_edited() -> None:
 def test_modular_pipelines_are_rejected_with_a_message() -> None:
     with pytest.raises(UnsupportedHostError, match="a modular pipeline has no encode_prompt"):
         fit_projections(tiny.modular("StableDiffusionXL"), SET, method=METHOD)
+
+
+def test_a_replaced_denoiser_is_noticed(edit: Any) -> None:
+    pipe = tiny.with_own_components(tiny.sd())
+    bare = draw(pipe, Case(tiny.sd), GUIDED)
+    other = copy.deepcopy(pipe.unet)
+    attachment = debias(pipe, edit)
+    pipe.unet = other
+    with pytest.warns(VldebiasWarning, match=r"pipe\.unet was replaced .*; call attachment\.rem"):
+        torch.testing.assert_close(draw(pipe, Case(tiny.sd), GUIDED), bare)
+    assert attachment.sampled == []
 
 
 @pytest.mark.slow

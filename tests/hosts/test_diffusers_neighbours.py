@@ -114,7 +114,7 @@ def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
         assert torch.equal(tiny.draw(pipe), tiny.draw(reference))
     with pytest.warns(
         VldebiasWarning,
-        match=r"text encoder's adapters \(LoRA\) have changed.* To fit the edit again",
+        match=r"its adapters \(LoRA\) have changed.* To fit the edit again",
     ):
         states = tiny.encode(pipe)[0]
     assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))
@@ -123,6 +123,39 @@ def test_lora_can_be_loaded_and_unloaded_while_attached(lora):
     assert torch.equal(tiny.draw(pipe), first)
     attachment.remove()
     assert torch.equal(tiny.draw(pipe), tiny.draw(tiny.sd()))
+
+
+def _other_scale(pipe):
+    pipe.set_adapters("style", 0.3)
+
+
+def _fused_with_another_scale(pipe):
+    pipe.fuse_lora(lora_scale=0.2)
+
+
+def _other_encoder(pipe):
+    pipe.text_encoder = copy.deepcopy(pipe.text_encoder)
+
+
+def _other_weights(pipe):
+    weights = pipe.text_encoder.state_dict()
+    pipe.text_encoder.load_state_dict({name: 1.01 * value for name, value in weights.items()})
+
+
+@pytest.mark.parametrize(
+    "change", [_other_scale, _fused_with_another_scale, _other_encoder, _other_weights]
+)
+def test_a_changed_text_encoder_is_noticed(lora, change, recwarn):
+    pipe = tiny.with_own_components(tiny.sd())
+    _load(pipe, lora)
+    debias(pipe, tiny.gender(), method="cali")
+    tiny.encode(pipe)
+    recwarn.clear()
+    tiny.encode(pipe)
+    assert not recwarn.list
+    change(pipe)
+    with pytest.warns(VldebiasWarning, match=r"^.*the text encoder, its weights or its adapters"):
+        tiny.encode(pipe)
 
 
 def test_a_pipeline_can_be_cast_while_attached():

@@ -15,6 +15,8 @@ import pytest
 
 import vldebias
 from vldebias.errors import InvalidInputError
+from vldebias.reranking.estimates import GroupEstimator
+from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.stores import langchain_compressor, llama_index_postprocessor
 
 pytest.importorskip("faiss", reason="make test-integrations installs it")
@@ -185,7 +187,14 @@ def test_llama_index_results_are_reranked(world: World) -> None:
     assert genders.count("female") == 40
 
 
-def test_ten_lines_of_code_support_any_other_store(world: World, capsys: Any) -> None:
+def test_ten_lines_of_code_support_any_other_store(
+    world: World, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names_of_groups = ("female", "male")
+    estimator = GroupEstimator(names_of_groups, np.eye(2, 16), None, np.zeros(2))
+    half = np.array([0.5, 0.5])
+    IndexGroups((estimator,), half, None, None).save("gender-index.safetensors")
     blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if "def search" in block]
     assert len(block.splitlines()) <= 11

@@ -133,7 +133,7 @@ def test_invalid_answers_are_not_written(log: AnnotationLog, change: dict) -> No
 
 def line(image: str, annotator: str, value: str, time: str = "2024-01-01T00:00:00Z") -> str:
     fields = {
-        "version": 1,
+        "format_version": 1,
         "image": image,
         "annotator": annotator,
         "attribute": "gender",

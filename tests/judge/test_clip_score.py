@@ -9,6 +9,7 @@ from PIL import Image
 from scipy.linalg import sqrtm
 
 from eval.miniature import portraits
+from eval.miniature.people import STUDIO
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
@@ -44,7 +45,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     }
     task = GenerationTask.build(settings | {"images": 4, "steps": 1, "batch_size": 1})
     made = task.plan({"pipeline": "Painter", "id": None, "fingerprint": None}).settle(folder)
-    how = {"seed": 1, "balanced": True, "life": portraits.STUDIO}
+    how = {"seed": 1, "balanced": True, "life": STUDIO}
     # The shape is (3, 8, 3, h, w).
     shown = torch.stack([portraits.sample(8, professions=[job], **how).images for job in JOBS])
     pixels = (

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import normalize
 
 from eval.miniature import portraits
+from eval.miniature.people import STUDIO
 from tests.study.painted_by_hand import GENDERS, Reader, Shows, chosen, paint, repaint
+from tests.tiny_llava import load_llava
 from vldebias import load_prompts
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.loading import Loaded
 from vldebias.judge import judges
@@ -46,7 +47,7 @@ GENDER = {
 
 
 def people(n: int = 60) -> tuple[list[Image.Image], portraits.Portraits]:
-    world = portraits.sample(n, seed=77, balanced=True, life=portraits.STUDIO)
+    world = portraits.sample(n, seed=77, balanced=True, life=STUDIO)
     pixels = (world.images.permute(0, 2, 3, 1) * 255).round().byte().numpy()
     return [Image.fromarray(picture) for picture in pixels], world
 
@@ -211,52 +212,12 @@ def test_the_scale_is_the_logit_scale_of_the_model() -> None:
         judges.logit_scale(SimpleNamespace(logit_scale=None))
 
 
-TEMPLATE = (
-    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image'"
-    " %}<image>\n{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}{% if"
-    " add_generation_prompt %} ASSISTANT:{% endif %}"
-)
 VALUES = {"gender": ("male", "female")}
 
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
-    """Return the parts of a LLaVA with random weights and a tokenizer of single characters."""
-    characters = [chr(i) for i in range(32, 127)] + ["\n"]
-    vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
-    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token="<pad>",
-        unk_token="<unk>",
-        extra_special_tokens={"image_token": "<image>"},
-    )
-    small = {
-        "hidden_size": 16,
-        "intermediate_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
-    vision = transformers.CLIPVisionConfig(**small, image_size=16, patch_size=8)
-    text = transformers.LlamaConfig(**small, vocab_size=len(vocabulary))
-    torch.manual_seed(0)
-    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=2)
-    model = transformers.LlavaForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        model.lm_head.weight.normal_(0, 0.3)
-    pixels = transformers.CLIPImageProcessor(
-        size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
-    )
-    processor = transformers.LlavaProcessor(
-        pixels,
-        tokenizer,
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        chat_template=TEMPLATE,
-        num_additional_image_tokens=1,
-    )
-    return model, processor
+    return load_llava()
 
 
 def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:

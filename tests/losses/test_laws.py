@@ -4,6 +4,7 @@ temperatures."""
 import itertools
 import math
 import warnings
+from functools import partial
 from itertools import product
 
 import pytest
@@ -93,7 +94,9 @@ def test_a_floor_of_zero_supports_features_that_are_not_normalised() -> None:
     y = 0.1 * Y - 2
     options = {"temperature": 1.0, "reduction": "none"}
     low = losses.debiased(x, -y, tau_plus=0.05, floor=0.0, **options)
-    assert (low < losses.debiased(x, -y, tau_plus=0.05, **options)).all()
+    with pytest.warns(UserWarning, match="expected rows of norm 1"):
+        high = losses.debiased(x, -y, tau_plus=0.05, **options)
+    assert (low < high).all()
     nothing_left = losses.debiased(X, X, tau_plus=0.99, floor=0.0, **options)
     assert (nothing_left == 0).any()
     assert torch.isfinite(nothing_left).all()
@@ -169,9 +172,27 @@ def test_rince_warns_if_gradients_underflow(
     assert bool((squared == 0).all()) == lost
 
 
-def test_rince_warns_if_features_are_not_normalised() -> None:
-    with pytest.warns(UserWarning, match=r"rince: expected rows of norm 1, got 1\.2"):
-        losses.rince(X.float(), 1.2 * Y.float(), temperature=T, q=0.5)
+@pytest.mark.parametrize("name", ["rince", "info_nce", "sigmoid"])
+def test_losses_warn_if_features_are_not_normalised(name: str) -> None:
+    settings = {"q": 0.5} if name == "rince" else {}
+    for size in (1.2, 0.1):
+        with pytest.warns(UserWarning, match=rf"expected rows of norm 1, got {size}; normalise"):
+            getattr(losses, name)(size * X.float(), size * Y.float(), temperature=T, **settings)
+
+
+@pytest.mark.parametrize("name", ["rince", "info_nce", "sigmoid"])
+def test_losses_recognise_a_logit_scale(name: str) -> None:
+    loss = partial(getattr(losses, name), X, Y, **{"q": 0.5} if name == "rince" else {})
+    for scale in (100.0, torch.tensor(100.0), torch.tensor(4.605)):
+        with pytest.warns(UserWarning, match=r"^temperature: .* logit scale\? Pass 1 / it, or exp"):
+            loss(temperature=scale)
+    for refused_value in (-2.66, torch.tensor(-2.66)):
+        with pytest.raises(InvalidInputError, match=r"got -2\.6.* pass its exponential"):
+            loss(temperature=refused_value)
+    for refused_value in (0.0, torch.tensor(0.0), torch.tensor(torch.nan)):
+        with pytest.raises(InvalidInputError, match=r"^temperature: expected a positive number"):
+            loss(temperature=refused_value)
+    loss(temperature=1.0)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from scipy.optimize import linear_sum_assignment
 from slow_losses import unit_rows
 from torch import Tensor, nn
 
+from apps.diagnose.diagnosis import margins
 from eval.experiments.label_margins import medians
 from vldebias import losses
 from vldebias.metrics import k_variance
-from vldebias.study.diagnosis import margins
 
 # Two classes of two points: tau+ = 1/2. Temperature 1, as in the papers' theory.
 CLASS = [0, 0, 1, 1]

@@ -70,7 +70,7 @@ def test_group_accuracy_matches_fairlearn_for_any_array() -> None:
 
 
 def test_constant_groups_have_wilson_intervals() -> None:
-    # Numbers of wrong and correct answers per group, without and with a method.
+    # Numbers of wrong and correct answers per group, with and without a method.
     apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
     least, greatest = wilson_interval(60, 100)
@@ -408,3 +408,38 @@ def test_fractional_classes_and_unseen_predictions_are_accepted() -> None:
     assert group_accuracy([0.0, 2.0], [0, 1], ["a", "b"]).average == 0.5
     with pytest.raises(InvalidInputError, match="expected classes"):
         group_accuracy([0.37, 0.8], [0, 1], ["a", "b"])
+
+
+def without_resampling(cells: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return cells (g, 2, 2) of groups with some right and wrong images, and resamples of them."""
+    counts = np.array([[[wrong, 0], [0, right]] for right, wrong in cells])
+    return counts, np.array([counts] * 10)
+
+
+def test_the_upper_end_of_several_groups_without_a_right_image_is_corrected() -> None:
+    _, (low, high), _ = interval_of(
+        lowest_accuracy, "lowest", *without_resampling([(0, 20), (0, 20), (0, 20)])
+    )
+    assert low == 0
+    assert high == wilson_interval(0, 20, 1 - 0.05 / 3)[1] > wilson_interval(0, 20)[1]
+
+
+def test_a_constant_group_of_weight_zero_does_not_change_the_interval_of_a_mean() -> None:
+    cells = np.array([[[10, 0], [0, 20]], [[15, 0], [0, 15]], [[0, 0], [0, 30]]])
+    (drawn,) = resampled_counts(cells, 2000, 0)
+    mean = Reweighted(np.array([0.5, 0.5, 0.0]))
+    _, bounds, _ = interval_of(mean, "weighted mean", cells, drawn)
+    assert bounds == interval_of(mean, "bootstrap", cells, drawn)[1]
+    mean = Reweighted(np.array([0.4, 0.4, 0.2]))
+    _, bounds, _ = interval_of(mean, "weighted mean", cells, drawn)
+    assert bounds != interval_of(mean, "bootstrap", cells, drawn)[1]
+
+
+def test_the_lower_end_of_a_gap_falls_by_as_much_as_the_worst_accuracy_may_rise() -> None:
+    cells = without_resampling([(50, 50), (50, 50), (100, 0)])
+    value, (low, high), _ = interval_of(accuracy_gap, "gap", *cells)
+    assert value == high == pytest.approx(2 / 3 - 1 / 2)
+    rise = wilson_interval(50, 100, 1 - 0.05 / 2)[1] - 0.5
+    assert low == pytest.approx(value - rise)
+    # Not below 0.
+    assert interval_of(accuracy_gap, "gap", *without_resampling([(5, 5), (6, 4)]))[1][0] == 0

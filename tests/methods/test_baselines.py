@@ -167,7 +167,7 @@ def test_given_labels_take_precedence_over_zero_shot_labels() -> None:
 
 @refused(
     ({"job": ["cook", "judge"] * 300}, r"\['job'\]"),
-    ({"gender": ["male", "female"]}, "600 images, got 2"),
+    ({"gender": ["male", "female"]}, "got 2 for 600 rows"),
     ({"gender": ["male", ""] * 300}, r"\['gender'\]"),
     # Without labels, the zero-shot value of a single image is used.
     (

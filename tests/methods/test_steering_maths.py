@@ -1,6 +1,8 @@
 """Test the closed forms behind cross-attention on constructed responses: the gate's readings, and
 how clearly a model responds to a value."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -145,3 +147,11 @@ def test_the_last_row_of_the_gate_detects_people(
 ) -> None:
     edit = edit_of({})
     assert edit.reading(torch.tensor(response).double()) == expected
+
+
+def test_every_response_shows_a_person_if_no_layer_detects_people() -> None:
+    edit = replace(edit_of({}), auroc={"stated": {"layer": 1.0}, "person": {"layer": 0.5}})
+    assert edit.reading(torch.zeros(3).double()) == (True, None)
+    edit = replace(edit, auroc={"stated": {"layer": 1.0}, "person": {}})
+    assert edit.reading(torch.zeros(3).double()) == (True, None)
+    assert edit_of({}).reading(torch.zeros(3).double()) == (False, None)

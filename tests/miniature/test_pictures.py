@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.miniature import open_world, words
 from vldebias.miniature.pictures import pixel_noise
 

@@ -67,7 +67,10 @@ def a_function(problem: Any, role: str) -> Any:
         "has the name 'x y'; expected a string without spaces",
     ),
     (lambda: method_with(a_function, "mine"), "Mine: got declaration = 'mine'; expected a Decl"),
-    (lambda: method_with(lambda self, problem: None), r"signature \(self, problem\); expected"),
+    (
+        lambda: method_with(lambda self, problem: None),
+        r"a function of \(self, problem, role\), got .* signature \(self, problem\)",
+    ),
     (lambda: register_method(a_function), "got the function a_function; derive a class and reg"),  # type: ignore[arg-type]
     (
         lambda: register_method(method_with(lambda self, *_: None)),
@@ -284,7 +287,10 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(install=lambda *_: None), "Mine installed hooks and returned None; expected a"),
     (lambda: host(install=Host.install), "Mine does not define install"),
     (lambda: host(__init__=object.__init__), "Mine does not define __init__"),
-    (lambda: host(__init__=lambda self, model: None), r"signature \(self, model\); expected"),
+    (
+        lambda: host(__init__=lambda self, model: None),
+        r"a function of \(self, model, .*\), got .* signature \(self, model\)",
+    ),
     (lambda: host(__init__=set_nothing), "not set name, exclusive_modules, .*; set it in"),
     (lambda: host(library=""), "whose `library` names the package that defines its models"),
     (lambda: register_host(Hosted(None)), "expected a subclass of"),  # type: ignore[arg-type]

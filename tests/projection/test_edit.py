@@ -255,6 +255,11 @@ def test_a_denied_upload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
             fitted().push_to_hub("someone/gender")
 
 
+def test_an_empty_mapping_of_edits_is_rejected_before_anything_is_uploaded() -> None:
+    with pytest.raises(InvalidInputError, match="edits: got an empty mapping; expected an edit"):
+        vldebias.push_to_hub({}, "user/none")
+
+
 def test_edits_by_role_are_uploaded_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     edits = {"sequence": fitted(1.0), "pooled": fitted(2.0)}
     vldebias.push_to_hub(edits, "user/both")
@@ -302,8 +307,17 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     *(({"provenance": {"lam": lam}}, {}, True, "lam") for lam in (-1.0, math.inf)),
     ({"provenance": {"extra": 1}}, {}, True, "extra"),
     ({"provenance": {"fingerprint": {"structure": "a", "tensors": []}}}, {}, True, "fingerprint"),
-    ({"format": 3}, {}, True, "format"),
+    ({"format_version": 3}, {}, True, "has format 3; .*up to 1: upgrade"),
     ({"settings": {"spurious_rank": "x"}}, {}, True, "integer"),
+    ({"provenance": {"stated_words": ["a" * 1000]}}, {}, True, "stated_words"),
+    ({"provenance": {"attribute": "a" * 1_000_000}}, {}, True, "config of 1,.* at most 1,000,000"),
+    (
+        {},
+        {"left": SAVED.left * 1e300},
+        True,
+        "'left'.* has values up to .*e\\+.*; expected at most",
+    ),
+    ({}, {"right": -1e30 * torch.ones_like(SAVED.right)}, True, "'right'.* up to 1e\\+30"),
     ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
     ({}, {"bias": torch.zeros(1)}, False, "damaged"),
@@ -402,3 +416,17 @@ def test_a_flipped_bit_is_always_detected(folder: Path) -> None:
         assert torch.equal(loaded.left, saved.left), place
         assert torch.equal(loaded.right, saved.right), place
     assert refused > len(places) // 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_fingerprint_with_unusable_numbers_matches_nothing(bad: float) -> None:
+    weights = ((1.0, 0.5), (2.0, -1.0))
+    plain = Fingerprint(structure="a", tensors=weights, texts=((1.0, 2.0),) * 3)
+    assert plain.matches(plain)
+    damaged = plain.model_copy(update={"texts": ((1.0, bad),) * 3})
+    assert not damaged.same_texts(plain)
+    assert not plain.same_texts(damaged)
+    assert not damaged.matches(plain)
+    damaged = plain.model_copy(update={"tensors": ((1.0, bad), (2.0, -1.0))})
+    assert not damaged.matches(plain)
+    assert not plain.matches(damaged)

@@ -432,3 +432,11 @@ def test_a_weight_shared_by_all_attributes_is_recorded_as_a_single_number() -> N
 
 def test_repr_of_the_identity_is_no_edit() -> None:
     assert repr(CalibratedProjection.identity(3)) == "no edit (none)"
+
+
+def test_embeddings_and_weights_whose_product_overflows_are_rejected() -> None:
+    pairs = torch.randn(6, 2, 16, dtype=torch.float64)
+    assert CalibratedProjection(lam=1e300).fit(pairs).matrix().isfinite().all()
+    assert CalibratedProjection(lam=1.0).fit(pairs * 1e160).matrix().isfinite().all()
+    with pytest.raises(InvalidInputError, match=r"pairs and lam: got 1e\+300 .*not finite"):
+        CalibratedProjection(lam=1e300).fit(pairs * 1e160)

@@ -142,6 +142,14 @@ def test_the_workflow_of_the_page_passes_with_its_own_suite() -> None:
     assert len(set(lines)) == len(lines)  # one row of a sweep over lambda, not all of them
 
 
+@pytest.mark.parametrize("option", ["--max-gap", "--min-worst-group"])
+def test_percentages_are_not_limits(tmp_path: Path, option: str) -> None:
+    path = result_of(("m", "gap", 0.5, 0.4, 0.6, "lower")).write(tmp_path / "result.json")
+    run = CliRunner().invoke(app, ["gate", str(path), option, "30"])
+    assert run.exit_code == 2
+    assert "or equal to 1; got '30'" in " ".join(run.output.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("options", "code", "outcome"),
     [

@@ -51,7 +51,8 @@ def test_results_round_trip_to_the_last_digit(compact: bool, tmp_path: Path) -> 
         *([path.with_suffix(".parquet")] if compact else []),
     }
     written = json.loads(path.read_text())
-    keys = "conclusions name figures protocols versions commit seconds date command platform"
+    keys = "format_version conclusions name figures protocols versions commit seconds date"
+    keys += " command platform"
     assert set(keys.split()) == set(written)
     path.write_text(json.dumps({**written, "other": 1}))
     with pytest.raises(InvalidInputError, match="other"):

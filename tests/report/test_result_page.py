@@ -10,6 +10,7 @@ from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
 from vldebias.report.compare import compare
+from vldebias.report.conclusion import NO_VERDICT
 from vldebias.report.page import (
     day_of,
     front_groups,
@@ -22,7 +23,7 @@ from vldebias.report.page import (
 )
 from vldebias.report.result import Result
 from vldebias.report.strip import read_strip, write_strip
-from vldebias.report.table import readable
+from vldebias.report.table import NOTHING, TOO_FEW, UNCLEAR, readable
 from vldebias.utils.pictures import read_png, write_png
 
 
@@ -243,11 +244,38 @@ def test_each_groups_accuracy_is_shown_before_and_after_with_the_worst_marked(
     assert conclusion.method == "cali, λ = 10"
     page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert (
-        "land 0.20 to 0.90 [0.80, 1.00] (worst before); &lt;water&gt; 0.99 to 0.50 [0.40, 0.60]"
-        " (worst after)"
+        "land (n = 100) 0.20 to 0.90 [0.80, 1.00] (worst before); &lt;water&gt; (n = 100) 0.99 to"
+        " 0.50 [0.40, 0.60] (worst after)"
     ) in page
     assert page.count('<svg class="bell">') == 2
     assert '<circle class="old" cx="20.0%"' in page
+
+
+def test_a_worst_group_of_one_image_is_too_few_to_tell(tmp_path: Path) -> None:
+    for smallest, expected in ((1, "too few to tell"), (10, "better")):
+        n = {"images": 300, "smallest group": smallest}
+        of_group = {"metric": "accuracy", "subset": "blond man", "n": {"images": smallest}}
+        rows = [
+            figure("none", 0.2, metric="worst_group", n=n),
+            figure("default", 0.6, metric="worst_group", change=UP, n=n),
+            figure("none", 0.2, **of_group),
+            figure("default", 0.6, change=UP, **of_group),
+        ]
+        made = result(rows, protocol("birds"))
+        (conclusion,) = made.conclusions()
+        assert conclusion.verdict == expected
+        assert conclusion.enough is None
+        page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text("utf-8")
+        assert ("smallest group: 1 image" in page) == (smallest == 1)
+        assert f"blond man (n = {smallest})" in page
+
+
+def test_the_legend_defines_every_verdict(tmp_path: Path) -> None:
+    made = result([bias("none", 0.5), bias("default", 0.3, change=DOWN)], protocol("search"))
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text("utf-8")
+    verdicts = (UNCLEAR, TOO_FEW, NOTHING, NO_VERDICT, "equal", "changed", "better, at a cost")
+    for word in verdicts:
+        assert f"“{word}”" in page
 
 
 def test_the_tables_of_all_figures_have_the_verdicts_of_the_first_table(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ def few_of(*rows: Any) -> list[str]:
         (figure(metric="awrf@10", n={"images": IMAGES, "queries": 10}), ""),
         (figure(metric="ndkl@10", n={"images": 10**6, "queries": 10}), "narrow interval"),
         (figure(metric="worst_group", n={"images": 8}), ""),
+        (figure(metric="worst_group", n={"images": 300, "smallest group": 10}), ""),
+        (
+            figure(metric="worst_group", n={"images": 300, "smallest group": 1}),
+            "smallest group: 1 image",
+        ),
         (figure(metric="of another package", n={}), ""),
     ],
 )

@@ -75,6 +75,23 @@ def test_without_clear_groups_there_are_no_probabilities(
     assert estimator.predict(cosines_of(10, 0.5)[0])[1] is None
 
 
+def test_a_group_with_hardly_any_similar_image_has_no_probabilities() -> None:
+    cosines, _ = cosines_of(2000, 0.7)
+    assert GroupEstimator.fit(NAMES, TEXTS, cosines).slopes is not None
+    # The first text is closer to nearly all images, so the second label is not reliable.
+    cosines[:, 0] += 0.075
+    assert 0 < (cosines.argmax(axis=1) == 1).mean() < 0.02
+    assert GroupEstimator.fit(NAMES, TEXTS, cosines).slopes is None
+
+
+def test_many_images_are_sampled_over_the_whole_list() -> None:
+    cosines = np.concatenate([cosines_of(40_000, 1.0)[0], cosines_of(20_000, 0.0, seed=1)[0]])
+    estimator = GroupEstimator.fit(NAMES, TEXTS, cosines)
+    probabilities = estimator.predict(cosines)[1]
+    assert probabilities is not None
+    assert probabilities[:, 0].mean() == pytest.approx(2 / 3, abs=0.02)
+
+
 def test_known_shares_are_the_mean_of_the_probabilities() -> None:
     estimator = GroupEstimator.fit(NAMES, TEXTS, cosines_of(2000, 0.5)[0])
     filtered, codes = cosines_of(500, 0.1, seed=1)

@@ -432,3 +432,26 @@ def test_large_and_mixed_ids_are_returned_unchanged(index: Index, queries: Debia
 
     with pytest.raises(InvalidInputError, match="ids: expected integers or strings"):
         queries.search(unhashable, QUERY, 5)
+
+
+def test_stated_queries_are_re_ranked_on_request(index: Index) -> None:
+    queries = vldebias.debias_queries(embed, SET, reference=index.vectors[:2000], keep_stated=False)
+    found = queries.search(index.call, [QUERY, STATED], 20)
+    for report in found.reports:
+        assert report.to_dict()["method"] == "expected"
+        assert report.to_dict()["target"] == "index shares"
+
+
+def test_saved_groups_are_refused_for_another_width(
+    queries: DebiasedQueries, tmp_path: Path
+) -> None:
+    assert queries.index is not None
+    file = tmp_path / "groups.safetensors"
+    replace(queries.index, fingerprint=None).save(file)
+    assert vldebias.debias_queries(embed, SET, index=file).index is not None
+
+    def wide(texts: list[str]) -> np.ndarray:
+        return np.pad(embed(texts), ((0, 0), (0, 8)))
+
+    with pytest.raises(ProjectionMismatchError, match="different model"):
+        vldebias.debias_queries(wide, SET, index=file)

@@ -15,7 +15,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
 from vldebias.reranking import Candidates, fair, mopr, quota
 from vldebias.reranking.candidates import best_rows
-from vldebias.reranking.orders import binomial_quantiles
+from vldebias.reranking.orders import binomial_quantiles, expected
 from vldebias.reranking.proportional import selection
 
 SHARES = (
@@ -277,3 +277,41 @@ def test_a_prefix_contains_no_more_of_a_group_than_its_exact_share() -> None:
     order = [labels[position] for position in positions]
     for length in (2, 4, 6, 8):
         assert order[:length].count("a") == length // 2
+
+
+def test_several_groups_with_a_share_of_zero_follow_in_order_of_score() -> None:
+    codes = np.array([1, 2, 0, 2, 1, 0])
+    shares = np.array([1.0, 0.0, 0.0])
+    candidates = Candidates(-np.arange(6.0), codes, ["a", "b", "c"], shares)
+    assert quota(candidates, 6).tolist() == [2, 5, 0, 1, 3, 4]
+    assert quota(candidates, 4).tolist() == [2, 5, 0, 1]
+
+
+def test_a_top_whose_beginning_is_skewed_is_changed_even_if_its_sum_is_right() -> None:
+    codes = np.array([0] * 6 + [1] * 6 + [0, 1])
+    probabilities = np.eye(2)[codes]
+    shares = np.array([0.5, 0.5])
+    candidates = Candidates(-np.arange(14.0), codes, ["a", "b"], shares, probabilities)
+    order = expected(candidates, 12)
+    assert sorted(order.tolist()) == list(range(12))
+    counts = probabilities[order].cumsum(axis=0)
+    assert np.abs(counts - np.arange(1, 13)[:, None] * shares).max() <= 1.5
+    # Two results more of a group are no reason to change the order.
+    codes = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 1])
+    within = Candidates(-np.arange(10.0), codes, ["a", "b"], shares, np.eye(2)[codes])
+    assert expected(within, 8).tolist() == list(range(8))
+
+
+def test_a_weight_of_zero_keeps_the_counts_of_the_quota() -> None:
+    rng = np.random.default_rng(0)
+    female = np.where(rng.random(60) < np.linspace(0.0, 0.8, 60), 0.8, 0.3)
+    probabilities = np.stack([female, 1 - female], axis=1)
+    codes = probabilities.argmax(axis=1)
+    shares = np.array([0.5, 0.5])
+    candidates = Candidates(-np.arange(60.0), codes, ["f", "m"], shares, probabilities)
+    counts = []
+    for weight in (0.0, 0.5, 1.0):
+        counts.append(int((codes[expected(candidates, 20, weight=weight)] == 0).sum()))
+    assert counts[0] == (codes[quota(candidates, 20)] == 0).sum() == 10
+    # The requested sum needs other counts of the labels.
+    assert counts[0] != counts[1] != counts[2]

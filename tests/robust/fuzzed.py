@@ -20,12 +20,13 @@ import yaml
 from hypothesis import strategies as st
 
 from vldebias import CalibratedProjection, load_edit, load_prompts
-from vldebias.data import decode, read_table
+from vldebias.data.tables import read_table
 from vldebias.errors import VldebiasError
 from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
 from vldebias.study.suite import load_suite
 from vldebias.utils.files import packaged
+from vldebias.utils.pictures import decode
 
 Read = Callable[[Path], Any]
 

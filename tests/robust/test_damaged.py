@@ -26,15 +26,16 @@ import torch
 from PIL import Image
 
 from vldebias import CalibratedProjection, load_edit, load_prompts
-from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
+from vldebias.data import Embeddings, load_embeddings, save_embeddings
 from vldebias.data.labels import Labels
-from vldebias.data.tables import as_texts, column_of
+from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
 from vldebias.study.run_files import verify, write_manifest
 from vldebias.training import loop
 from vldebias.utils.files import packaged
+from vldebias.utils.pictures import decode
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
 
@@ -206,6 +207,7 @@ def make_state(path: Path) -> Path:
     module(torch.randn(5, 6)).square().sum().backward()
     optimizer.step()
     state = {
+        "format_version": 1,
         "step": 1,
         "identity": "{}",
         "history": [],

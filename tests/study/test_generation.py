@@ -1,6 +1,7 @@
 """Test generation: figures for hand-painted images match manual counts, and the full path runs on
 the miniature."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from tests.study.painted_by_hand import (
     task,
 )
 from vldebias import fit_projections, load_prompts
-from vldebias.data import UNKNOWN
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge, MiniatureJudge
@@ -35,6 +36,7 @@ from vldebias.report.result import Result
 from vldebias.study.evaluating import evaluate
 from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs
+from vldebias.study.stated.answers import evaluate_vqa
 from vldebias.utils.options import Options
 
 HASH = load_prompts("professions-gender").hash
@@ -235,6 +237,26 @@ def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None
         if (figure.metric, figure.subset) == ("stated_right", "unseen jobs"):
             assert (figure.value, *figure.interval) == (0.5, 0.5, 0.5)
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
+
+
+def test_what_the_judge_answers_about_unclear_images_is_noted(
+    painted: Painted,
+) -> None:
+    table = {"image": range(2), "answer": ["male", "female"], "label": ["unclear"] * 2}
+    result = evaluate_vqa(table)
+    result.provenance[0].model = Reader().name
+    folder = painted[0].folder.parent.parent / "vqa"
+    folder.mkdir()
+    result.write(folder / "result.json")
+    try:
+        gender, age = task(attributes=["gender", "age"], noun="jobs").measure(
+            painted[0].folder, Reader()
+        )
+    finally:
+        shutil.rmtree(folder)
+    (note,) = gender.provenance.settings["notes"]
+    assert "Of 2 unclear images, 100.0%" in note
+    assert "notes" not in age.provenance.settings
 
 
 def test_invalid_settings_are_rejected_before_anything_is_generated(

@@ -18,7 +18,8 @@ from sklearn.metrics import accuracy_score
 from tests.refusals import refused
 from tests.study.groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
 from tests.study.made_figures import cell
-from vldebias.data import UNKNOWN, Embeddings, Labels
+from vldebias.data import Embeddings, Labels
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
 from vldebias.measure.classification import share_below, worst_areas
 from vldebias.methods.reference import class_of

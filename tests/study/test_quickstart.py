@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from eval.miniature.birds import LEAN
+from eval.miniature.birds import CORRELATION
 from tests.fewer import few
 from vldebias.api import debias, fit_projections
 from vldebias.cli import app
@@ -117,6 +117,6 @@ def test_the_committed_result_uses_the_packaged_suite_and_weights() -> None:
 
 def test_group_weights_match_the_training_renders() -> None:
     (birds,) = [task for task in load_suite("quickstart").tasks if task.name == "birds"]
-    land, water = (share / 2 for share in LEAN.correlation)
+    land, water = (share / 2 for share in CORRELATION)
     expected = {"landbird/land": land, "landbird/water": 0.5 - land, "waterbird/land": 0.5 - water}
     assert birds.group_weights == pytest.approx(expected | {"waterbird/water": water})

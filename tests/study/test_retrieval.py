@@ -18,7 +18,8 @@ from torchmetrics.retrieval import RetrievalHitRate
 from tests.refusals import refused
 from tests.study.made_figures import cell
 from vldebias import fit_projections, make_prompt_set
-from vldebias.data import UNKNOWN, Embeddings, Labels, cross
+from vldebias.data import Embeddings, Labels, cross
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import SuspectInputWarning
 from vldebias.hosts import TextTable
 from vldebias.measure import resampling

@@ -468,4 +468,4 @@ def test_people_label_generated_images_with_pictures_and_clip_score(
             log.append(name, annotator, "gender", ("male", "female")[i % 2])
     by_people, _ = run(PEOPLE, out=tmp_path / "human", label_file=(log.path,), image_dir=folder)
     assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
-    assert by_people.provenance[0].prompts == generated_result.provenance[0].prompts
+    assert by_people.provenance[0].attribute == generated_result.provenance[0].attribute

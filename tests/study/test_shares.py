@@ -425,3 +425,15 @@ def test_answers_without_a_group_are_unknown(answer):
 @pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
 def test_columns_without_groups_are_rejected(values):
     alone(judged(values))
+
+
+def test_prompts_with_one_image_are_reported(recwarn):
+    """One image has the largest possible discrepancy, whatever it shows."""
+    prompts = [f"A photo of a nurse, take {i}" for i in range(40)]
+    columns = {"text": prompts, "judge": ["female", "male"] * 20}
+    with pytest.warns(SuspectInputWarning, match=r"40 of 40 prompts have one image.*every row"):
+        measure(columns, method=None, baseline="none")
+    recwarn.clear()
+    (together,) = measure(columns | {"text": ["nurse"] * 40}, method=None, baseline="none")
+    assert by_name(together)["discrepancy", "none", ""].value == pytest.approx(0)
+    assert not recwarn

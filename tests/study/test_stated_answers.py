@@ -14,6 +14,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import Judge
 from vldebias.report.result import Result
 from vldebias.study.stated.answers import evaluate_vqa
+from vldebias.study.stated.captions import lean_of_judge
 
 TELL = "Can't be determined"
 
@@ -97,6 +98,11 @@ def test_a_judge_is_asked_about_clear_and_unclear_images(folder: Path) -> None:
     assert found["none male"] == 1  # .5 for "cannot tell"
     (lean,) = result.provenance[-1].settings["advice"]
     assert lean.startswith("Of 1 unclear image, 100.0%")
+    result.write(folder / "vqa" / "result.json")
+    (noted,) = lean_of_judge("painter", "gender", folder)
+    assert noted.endswith(lean)
+    assert lean_of_judge("painter", "age", folder) == []
+    assert lean_of_judge("another", "gender", folder) == []
     with pytest.raises(InvalidInputError, match="not asked about 'age', but about gender"):
         evaluate_vqa(folder / "labels.csv", judge=judge, attribute="age")
     (folder / "b.png").unlink()

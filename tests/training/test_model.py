@@ -397,3 +397,21 @@ def test_unrelated_files_and_models_with_a_different_vocabulary_raise_errors(
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
     with pytest.raises(InvalidInputError, match="its own vocabulary"):
         check_savable(make("clip"), name="small-one")
+
+
+def test_a_model_reaches_the_disk_before_it_replaces_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(module, "sync", lambda path: calls.append(path.name))
+    replace = module.os.replace
+    monkeypatch.setattr(
+        module.os, "replace", lambda a, b: calls.append(f"to {Path(b).name}") or replace(a, b)
+    )
+    for _ in range(2):
+        calls.clear()
+        save_model(make("miniature"), tmp_path / "model", scope="all", name="miniature")
+    moves = [calls.index("to model.before"), calls.index("to model")]
+    files = {path.name for path in (tmp_path / "model").iterdir()}
+    assert {*files, "model.part"} <= set(calls[: moves[0]])
+    assert calls[moves[1] :] == ["to model", tmp_path.name]

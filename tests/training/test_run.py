@@ -275,6 +275,43 @@ def test_a_run_names_keep_if_a_clear_group_of_captions_scores_low(tmp_path: Path
     assert "no better than" not in logged(small(**chosen), tmp_path / "clean")
 
 
+LONG = "a photo of " + "very " * 90
+
+
+@pytest.mark.filterwarnings("ignore:.* captions were truncated")
+@pytest.mark.parametrize(
+    ("captions", "advice"),
+    [
+        (("a crow", "a gull", "a duck"), r"of an image's 7 negatives .* --loss gce, which"),
+        (tuple(f"{LONG}{i}" for i in range(3)), r"--loss gce"),
+        (tuple(f"{LONG}{i}" for i in range(48)), r"only the start .* 7\.0 of an image's 7 nega"),
+    ],
+    ids=["class names", "long class names", "cut"],
+)
+def test_a_run_names_equal_captions_before_it_doubts_them(
+    captions: tuple[str, ...], advice: str, tmp_path: Path
+) -> None:
+    birds = world()
+    rows = ["image,caption"]
+    for row in range(48):
+        birds.read(row % len(birds)).save(tmp_path / f"{row}.png")
+        rows.append(f"{row}.png,{captions[row % len(captions)]}")
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    chosen = {
+        "data": str(tmp_path / "captions.csv"),
+        "score_pairs": True,
+        "tune": "heads",
+        "lr": 1e-6,
+    }
+    text = logged(own_settings(**chosen), tmp_path / "run")
+    (line,) = [line for line in text.splitlines() if "no better than captions of" in line]
+    assert re.search(advice, line)
+    assert "keep=auto" not in line
+    if "gce" in advice:
+        again = logged(own_settings(**chosen, loss="gce"), tmp_path / "again")
+        assert "gce" not in "".join(x for x in again.splitlines() if "no better than" in x)
+
+
 def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_end(
     tmp_path: Path,
 ) -> None:

@@ -153,7 +153,6 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a castle that is half fortress, half worker",
         "a cubist advertising poster",
         "lords of the rings poster",
-        "warhammer gunner, mist",
         "librarian 1987 film, grain",
         "by hokusai and a digital artist",
         "portrait photographer of the year, fjord",
@@ -433,10 +432,10 @@ def test_people_keep_their_values_next_to_rules_for_things(prompt: str) -> None:
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("a mother with a baby", "a mother with a female baby"),
+        ("a mother with a baby", "a mother with a baby girl"),
         (
             "a boy without a hat is pushing another child",
-            "a boy without a hat is pushing another female child",
+            "a boy without a hat is pushing another girl",
         ),
         ("a nurse smiled at the patient", "a female nurse smiled at the female patient"),
     ],

@@ -86,9 +86,9 @@ def test_a_person_has_the_same_value_in_all_texts_of_an_image():
         ("a woman as a knight", "a woman as a knight"),
         ("a CEO, a leader of hundreds", "a female CEO, a leader of hundreds"),
         ("a CEO. Depict a single person", "a female CEO. Depict a single person"),
-        ("a single person at a desk", "a single female person at a desk"),
+        ("a single person at a desk", "a single woman at a desk"),
         ("an actor who plays a doctor", "a female actor who plays a doctor"),
-        ("a child dressed as a chef", "a female child dressed as a chef"),
+        ("a child dressed as a chef", "a girl dressed as a chef"),
         ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
         # groups next to a person, and members of a group
         ("a coach and five players", "a female coach and five female players"),
@@ -118,7 +118,7 @@ def test_a_person_has_the_same_value_in_all_texts_of_an_image():
         ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
         # "as" before a clause and before a role
         ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),
-        ("a child dressed up as a chef", "a female child dressed up as a chef"),
+        ("a child dressed up as a chef", "a girl dressed up as a chef"),
         # people who are not in the picture
         ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
         (
@@ -239,3 +239,28 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
 def test_every_person_in_the_picture_and_nothing_else_gets_a_value(marked):
     result = balance_prompts(marked.replace("<> ", ""), "gender", shares={"female": 1, "male": 0})
     assert result.prompts == [marked.replace("<>", "female")]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        ("an adult feeding ducks", "a woman feeding ducks"),
+        ("Person with an umbrella, tram stop", "Woman with an umbrella, tram stop"),
+        ("A TALL PERSON AT A DESK", "A TALL WOMAN AT A DESK"),
+        ("a frail old person and a toddler", "a frail old woman and a girl"),
+        ("a person's hands kneading dough", "a woman's hands kneading dough"),
+        ("{person|baker} at dawn", "{woman|female baker} at dawn"),
+        # The word may be the trigger of a fine-tuned model.
+        ("(person:1.3) at a desk", "(female person:1.3) at a desk"),
+        ("a child actor on a stage", "a female child actor on a stage"),
+    ],
+)
+def test_a_general_noun_takes_the_value_itself(prompt: str, written: str) -> None:
+    assert balance_prompts(prompt, "gender", shares={"female": 1}).prompts == [written]
+
+
+def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> None:
+    both = balance_prompts("Portrait of a person", ["gender", "age"], seed=0)
+    assert both.prompts[0] in {
+        f"Portrait of {word} {noun}" for word in ("a young", "an old") for noun in ("woman", "man")
+    }

@@ -27,11 +27,6 @@ COMMANDS = {
         "quickstart",
         "Measure bias and utility before and after debiasing, offline and in about two minutes.",
     ),
-    "generate": Entry(
-        "vldebias.cli.generate",
-        "generate_command",
-        "Generate images for a prompt without and with balanced prompts, from the same noise.",
-    ),
     "debias": Entry(
         "vldebias.cli.debias",
         "debias_command",
@@ -51,12 +46,6 @@ COMMANDS = {
         "vldebias.cli.train",
         "losses",
         "List the losses for `vldebias train`, with their purpose, settings, inputs and sources.",
-    ),
-    "diagnose": Entry(
-        "vldebias.cli.diagnose",
-        "diagnose_command",
-        "Probe embeddings for attribute leakage, worst-performing groups, label errors and"
-        " margins.",
     ),
     "rerank": Entry(
         "vldebias.cli.rerank",

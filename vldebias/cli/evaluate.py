@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -241,24 +242,38 @@ def shares(
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
 
-Column = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ROLE=NAME",
-        help="Column that is not found by its name, as in caption=pred; repeatable.",
-    ),
-]
-References = Annotated[
-    Path | None,
-    typer.Option(
+def _stated_flags(folder: str) -> Flags:
+    """Yield the flags of commands that compare texts with labels of images."""
+    references = typer.Option(
         exists=True,
         metavar="TABLE",
         help="Captions by people, or labels of the images, in a separate table.",
-    ),
-]
+    )
+    column = typer.Option(
+        metavar="ROLE=NAME",
+        help="Column that is not found by its name, as in caption=pred; repeatable.",
+    )
+    yield "attribute", AttributeSet, "gender"
+    yield "references", Annotated[Path | None, references], None
+    yield "column", Annotated[list[str] | None, column], None
+    yield "out", Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")], Path(folder)
+    yield "as_json", Json, False
+
+
+def _stated_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the flags, and return the arguments for functions that evaluate texts about images."""
+    check_out(flags["out"])
+    check_sets([flags["attribute"]])
+    pairs = [split_pair(text, "--column", "caption=pred") for text in flags.get("column", ())]
+    return {
+        "attribute": flags["attribute"],
+        "references": flags.get("references"),
+        "columns": dict(pairs),
+    }
 
 
 @app.add("captions")
+@with_flags(_stated_flags("vldebias-captions"))
 def captions(
     tables: Annotated[
         list[Path],
@@ -269,13 +284,7 @@ def captions(
             " tables are compared with the first, image by image.",
         ),
     ],
-    attribute: AttributeSet = "gender",
-    references: References = None,
-    column: Column = None,
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
-        "vldebias-captions"
-    ),
-    as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Measure which gender, age or race captions state about images, and how often it is wrong.
 
@@ -289,16 +298,15 @@ def captions(
       vldebias eval captions blip2.json --references captions_val2014.json
       vldebias eval captions batch_output.jsonl --references labels.csv
     """
-    check_out(folder)
-    check_sets([attribute])
+    settings = _stated_settings(flags)
     from vldebias.study.stated.captions import evaluate_captions
 
-    columns = dict(split_pair(text, "--column", "caption=pred") for text in column or ())
-    result = evaluate_captions(*tables, attribute=attribute, references=references, columns=columns)
-    print_result(result, as_json=as_json, page=write_run(result, folder))
+    result = evaluate_captions(*tables, **settings)
+    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
 
 
 @app.add("vqa")
+@with_flags(_stated_flags("vldebias-vqa"))
 def vqa(
     tables: Annotated[
         list[Path],
@@ -309,17 +317,11 @@ def vqa(
             " images relative to the table.",
         ),
     ],
-    attribute: AttributeSet = "gender",
     model: Annotated[
         str | None,
         typer.Option(help="Image-text model of transformers that answers: hub id or folder."),
     ] = None,
-    references: References = None,
-    column: Column = None,
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Output folder.")] = Path(
-        "vldebias-vqa"
-    ),
-    as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Measure which gender, age or race a model answers about images, and how often it is wrong.
 
@@ -332,25 +334,20 @@ def vqa(
       vldebias eval vqa answers.jsonl
       vldebias eval vqa photos/labels.csv --model ./smolvlm
     """
-    check_out(folder)
-    check_sets([attribute])
+    settings = _stated_settings(flags)
     from vldebias.study.stated.answers import evaluate_vqa
 
-    columns = dict(split_pair(text, "--column", "answer=pred") for text in column or ())
-    judge = None
     if model is not None:
         from vldebias.judge.judges import VlmJudge
         from vldebias.prompts import load_prompts
         from vldebias.study.inputs import Inputs
 
-        prompt_set = load_prompts(attribute)
-        questions = {prompt_set.name: tuple(prompt_set.attributes)}
-        options = Options(out=folder, device=device_of(None))
-        judge = VlmJudge(model=model, questions=questions).ready(None, Inputs(options))
-    result = evaluate_vqa(
-        *tables, attribute=attribute, judge=judge, references=references, columns=columns
-    )
-    print_result(result, as_json=as_json, page=write_run(result, folder))
+        prompt_set = load_prompts(flags["attribute"])
+        judge = VlmJudge(model=model, questions={prompt_set.name: tuple(prompt_set.attributes)})
+        options = Options(out=flags["out"], device=device_of(None))
+        settings["judge"] = judge.ready(None, Inputs(options))
+    result = evaluate_vqa(*tables, **settings)
+    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
 
 
 @app.add("list")

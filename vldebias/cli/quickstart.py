@@ -34,7 +34,7 @@ def quickstart(
     """Measure bias and utility before and after debiasing, offline and in about two minutes.
 
     The images are packaged photographs and the cartoons of the miniature world. Compares the method
-    that `debias` attaches by default, without and with unlabelled images, with the paper's settings
+    that `debias` attaches by default, with and without unlabelled images, with the paper's settings
     and, for the pipeline, with `balanced-prompts`. Measures the MaxSkew of searches (occupations in
     real photographs, ten concepts in portraits), worst-group accuracy (birds) and the discrepancy
     of generated images, with intervals, and writes a page that shows images for the same seeds side

@@ -101,7 +101,7 @@ def rerank_command(
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
     requested = shares or ["pool"]
     is_named = len(requested) == 1 and "=" not in requested[0]
-    target_shares = requested[0] if is_named else shares_of(requested)
+    target_shares = requested[0] if is_named else shares_of(requested) or {}
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
 

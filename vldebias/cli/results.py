@@ -121,13 +121,19 @@ def compare(
 def gate(
     result: Result,
     max_gap: Annotated[
-        float | None, typer.Option(help="Largest allowed gap between groups, or from even shares.")
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Largest allowed gap between groups, or from even shares: 0.3 is 30%.",
+        ),
     ] = None,
     max_skew: Annotated[
         float | None, typer.Option(help="Largest allowed MaxSkew of a search.")
     ] = None,
     min_worst_group: Annotated[
-        float | None, typer.Option(help="Smallest allowed worst-group accuracy.")
+        float | None,
+        typer.Option(min=0, max=1, help="Smallest allowed worst-group accuracy, as a share."),
     ] = None,
     limits: Annotated[
         list[str] | None,

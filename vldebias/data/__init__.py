@@ -15,24 +15,14 @@ if TYPE_CHECKING:
     from vldebias.data.dataset import file_images as file_images
     from vldebias.data.embeddings import Embeddings as Embeddings
     from vldebias.data.embeddings import load_embeddings as load_embeddings
-    from vldebias.data.embeddings import load_texts as load_texts
     from vldebias.data.embeddings import open_embeddings as open_embeddings
     from vldebias.data.embeddings import save_embeddings as save_embeddings
-    from vldebias.data.huggingface import ImageStream as ImageStream
-    from vldebias.data.label_values import odd_values as odd_values
-    from vldebias.data.labels import UNKNOWN as UNKNOWN
     from vldebias.data.labels import Labels as Labels
     from vldebias.data.labels import cross as cross
     from vldebias.data.parallel import OnRay as OnRay
-    from vldebias.data.parallel import prefetch as prefetch
-    from vldebias.data.parallel import processes as processes
     from vldebias.data.rows import Shards as Shards
-    from vldebias.data.rows import UnitRows as UnitRows
-    from vldebias.data.rows import digest_of as digest_of
     from vldebias.data.sources import list_data as list_data
     from vldebias.data.sources import open_data as open_data
-    from vldebias.data.tables import read_table as read_table
-    from vldebias.utils.pictures import decode as decode
 
 # Imported on first use, so that an invalid table or folder is reported without importing torch.
 _NAMES_OF_HOME = {
@@ -40,16 +30,12 @@ _NAMES_OF_HOME = {
     "vldebias.data.catalog": ("DATA", "DataSet", "register_data"),
     "vldebias.data.dataset": ("ImageData", "check_images", "describe", "file_images"),
     "vldebias.data.embeddings": (
-        *("Embeddings", "load_embeddings", "load_texts", "open_embeddings", "save_embeddings"),
+        *("Embeddings", "load_embeddings", "open_embeddings", "save_embeddings"),
     ),
-    "vldebias.data.huggingface": ("ImageStream",),
-    "vldebias.data.parallel": ("OnRay", "prefetch", "processes"),
-    "vldebias.data.rows": ("Shards", "UnitRows", "digest_of"),
+    "vldebias.data.labels": ("Labels", "cross"),
+    "vldebias.data.parallel": ("OnRay",),
+    "vldebias.data.rows": ("Shards",),
     "vldebias.data.sources": ("list_data", "open_data"),
-    "vldebias.data.label_values": ("odd_values",),
-    "vldebias.data.labels": ("UNKNOWN", "Labels", "cross"),
-    "vldebias.data.tables": ("read_table",),
-    "vldebias.utils.pictures": ("decode",),
 }
 __all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
 

@@ -80,6 +80,13 @@ def embed_images(
     Raises:
         InvalidInputError: If the data are a stream, the dtype is unknown, a size is below 1, no
             image can be read, or features are not finite.
+
+    >>> from vldebias.hosts.clip.images import image_encoder
+    >>> from vldebias.miniature import load_clip, open_world
+    >>> model, preprocess, tokenizer = load_clip()
+    >>> encoder = image_encoder(model, preprocess)
+    >>> embed_images(open_world("portraits", n=60), encoder)  # doctest: +SKIP
+    Embeddings(60 images of width 256, columns ['gender'])
     """
     _check_arguments(data, dtype, shard_size, batch_size, workers)
     origin = _origin(data, encoder, dtype, fast)

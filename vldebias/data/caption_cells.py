@@ -26,7 +26,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
     """Return a cell's first caption ("" if there is none) and, for a list, the remaining captions.
 
     Args:
-        cell: a string or a list of strings.
+        cell: a string, a list of strings, or a list of {"raw": string, ...} as in Karpathy's split.
         source: column name for messages.
 
     Raises:
@@ -36,6 +36,8 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
         return "", None
     if not isinstance(cell, (list, Mapping)):
         return str(cell), None
+    if isinstance(cell, list):
+        cell = [text.get("raw", text) if isinstance(text, Mapping) else text for text in cell]
     are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
     if not are_texts:
         raise InvalidInputError(

@@ -43,6 +43,10 @@ class DataSet:
     Raises:
         InvalidInputError: If the reader does not have this signature, or training settings are
             unknown.
+
+    >>> from vldebias.data import DATA
+    >>> DATA["waterbirds"].columns
+    ('label', 'place')
     """
 
     name: str
@@ -122,6 +126,14 @@ def register_data(data_set: DataSet) -> DataSet:
 
     Raises:
         InvalidInputError: If the argument is not a `DataSet`, or the name is taken.
+
+    >>> from vldebias.data import DATA, DataSet, Labels, file_images
+    >>> def read_scans(root, split):
+    ...     labels = {"gender": Labels.from_values(["female", "male"])}
+    ...     return file_images("scans", split or "all", root, ["a.png", "b.png"], labels)
+    >>> data_set = register_data(DataSet("scans", read_scans, layout="two scans"))
+    >>> "scans" in DATA  # vldebias eval --data scans
+    True
     """
     return DATA.register(data_set)
 

@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.folders import OUTSIDE, existing_names
+from vldebias.data.folders import existing_names, refuse_encoded, refuse_outside
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.errors import InvalidInputError, Lazily
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from PIL import Image
-else:
-    pa = Lazily("pyarrow")
-pc = Lazily("pyarrow.compute")
 
 # Metadata for reports and records, such as the data folder; values are JSON or paths.
 Facts = Mapping[str, Any]
@@ -57,8 +53,10 @@ class Columns:
             InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
+            hint = did_you_mean(name, self.labels, "pass labels=" if not self.labels else "")
             raise InvalidInputError(
                 f"{self.name}: no column {name!r}; the columns are {sorted(self.labels)}"
+                f"{hint and f'; {hint}'}"
             )
         return self.labels[name]
 
@@ -165,6 +163,11 @@ class ImageData(Columns):
 
     Raises:
         InvalidInputError: If ids are not unique, or columns or captions have the wrong length.
+
+    >>> from vldebias.miniature import open_world
+    >>> data = open_world("portraits", n=60)
+    >>> len(data), sorted(data.labels)
+    (60, ['age', 'duty', 'gender', 'hair', 'label', 'profession', 'tone'])
     """
 
     name: str
@@ -258,9 +261,15 @@ def file_images(
 
     Raises:
         InvalidInputError: If there are no files, or a path leads outside `root`.
+
+    >>> labels = {"gender": Labels.from_values(["female", "male"])}
+    >>> data = file_images("faces", "test", Path("faces"), ["a.jpg", "b.jpg"], labels)
+    >>> data.ids, data.labels["gender"].counts
+    (('a.jpg', 'b.jpg'), {'female': 1, 'male': 1})
     """
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
+    refuse_encoded(name, files)
     if not allow_outside:
         refuse_outside(name, root, files)
     # The ids are the paths as passed, even if the file names differ in case.
@@ -286,24 +295,6 @@ def file_images(
         path=path,
         **captions,
     )
-
-
-def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
-    """Reject paths outside the root, so that untrusted tables cannot access other files.
-
-    Args:
-        name: data name for the message.
-        root: folder that all paths must be in.
-        files: the paths to check, relative to `root`.
-    """
-    paths = pa.array(files, pa.string())
-    outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
-    if len(outside):
-        raise InvalidInputError(
-            f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
-            f" {outside[0].as_py()!r}; expected paths inside it, or allow_outside=True"
-            " for a trusted table (--set allow_outside=true)"
-        )
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:
@@ -352,6 +343,10 @@ def describe(data: ImageData) -> dict[str, Any]:
     """Summarise the numbers of images, labels and captions as JSON values.
 
     The value of "columns" is {column: {"counts": {name: rows}, "unknown": rows}}.
+
+    >>> from vldebias.miniature import open_world
+    >>> describe(open_world("portraits", n=60))["columns"]["gender"]["counts"]
+    {'male': 26, 'female': 34}
     """
     columns = {}
     for name, labels in data.labels.items():
@@ -372,6 +367,10 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
     Args:
         data: the data set whose images are read.
         progress: whether to show a progress bar.
+
+    >>> from vldebias.miniature import open_world
+    >>> check_images(open_world("portraits", n=4), progress=False)  # all can be read
+    []
     """
 
     def reason(row: int) -> str:

@@ -43,9 +43,13 @@ from vldebias.utils.text_rows import TextRows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vldebias.typing import AnyArray, ColumnLike
+
 Texts: TypeAlias = dict[str, NDArray[np.float32]] | None
 KEYS = ("features", "ids", "captions", "text", "prompts", "about")
 COLUMNS = ("label.", "names.")
+_SMALL = 256_000_000  # bytes that an archive may always contain
+_MOST_EXPANSION = 20  # times that compressed embeddings may expand
 SAME = 1e-3  # largest relative difference between embeddings of the same prompt
 _END = 22  # size in bytes of a zip archive's last record, without a comment
 
@@ -68,6 +72,14 @@ class Embeddings(Columns):
 
     Raises:
         InvalidInputError: If shapes or lengths are inconsistent.
+
+    >>> import numpy as np
+    >>> labels = {"gender": ["female", "male", None]}
+    >>> images = Embeddings.from_arrays(np.eye(3), labels)
+    >>> images
+    Embeddings(3 images of width 3, columns ['gender'])
+    >>> images.labels["gender"].counts
+    {'female': 1, 'male': 1}
     """
 
     features: Any
@@ -89,8 +101,8 @@ class Embeddings(Columns):
     @classmethod
     def from_arrays(
         cls,
-        features: Any,
-        labels: Mapping[str, object] | None = None,
+        features: AnyArray | Shards,
+        labels: Mapping[str, Labels | ColumnLike] | None = None,
         *,
         ids: Iterable[object] | None = None,
         captions: Sequence[str] = (),
@@ -109,7 +121,7 @@ class Embeddings(Columns):
         Raises:
             InvalidInputError: If shapes or lengths are inconsistent, or types are wrong.
         """
-        rows = features
+        rows: Any = features
         try:
             # Tensors are recognised by their methods to avoid importing torch.
             if hasattr(rows, "detach"):
@@ -195,7 +207,7 @@ def _numbers(features: Any) -> RowNumbers:
     return RowNumbers(len(features))
 
 
-def _column(source: str, values: object, names: Sequence[str] | None = None) -> Labels:
+def _column(source: str, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
     """Create labels from an array; error messages start with `source`."""
     try:
         return Labels.from_array(values, names)
@@ -214,6 +226,13 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     Raises:
         InvalidInputError: If the file is damaged, has no features or has an invalid entry, or
             features are not finite.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder, "faces.npz"), features=np.eye(2))
+    ...     images, texts = load_embeddings(Path(folder, "faces.npz"))
+    >>> images
+    Embeddings(2 images of width 2, columns [])
     """
     try:
         fields, ignored = _read_arrays(Path(path))
@@ -295,6 +314,13 @@ def save_embeddings(
     Raises:
         InvalidInputError: If the path does not end in .npz, or a column name contains a NUL
             character.
+
+    >>> import tempfile
+    >>> images = Embeddings.from_arrays([[1.0, 0.0], [0.0, 1.0]], {"gender": ["female", "male"]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save_embeddings(Path(folder, "faces.npz"), images)
+    ...     load_embeddings(path)
+    (Embeddings(2 images of width 2, columns ['gender']), None)
     """
 
     def text(value: object) -> Array:
@@ -335,6 +361,7 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
     try:
         with zipfile.ZipFile(path) as archive:
             _check_count(path, archive)
+            _check_size(archive)
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 array = _read_member(archive, info, name)
@@ -360,6 +387,16 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
         if name in KEYS or name.startswith(COLUMNS):
             return np.lib.format.read_array(member, allow_pickle=False)
     return None
+
+
+def _check_size(archive: zipfile.ZipFile) -> None:
+    """Raise an error if a small archive would expand to more memory than embeddings need."""
+    size = sum(info.file_size for info in archive.infolist())
+    compressed = sum(info.compress_size for info in archive.infolist())
+    if size > max(_SMALL, _MOST_EXPANSION * compressed):
+        raise zipfile.BadZipFile(
+            f"{compressed:,} bytes expand to {size:,}; save the file with np.savez instead"
+        )
 
 
 def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
@@ -456,6 +493,14 @@ def open_embeddings(
     Raises:
         InvalidInputError: If a file does not exist, files are inconsistent, or the table has the
             wrong length.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for number in range(2):
+    ...         np.save(Path(folder, f"{number}.npy"), np.eye(3))
+    ...     images, texts = open_embeddings(f"{folder}/*.npy")
+    ...     images.unit[:].shape
+    torch.Size([6, 3])
     """
     files = files_of(paths)
     texts: Texts = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
@@ -28,6 +29,7 @@ _LITTER = {
     "icon\r",
     "__pycache__",
 }
+_LONGEST_PATH = 1000  # characters; longer cells are encoded images
 TEXT_ENDINGS = (".txt", ".caption")
 # Extensions of images that are not read. Messages list such images if they have captions.
 UNREAD_PICTURES = (".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".raw", ".cr2", ".nef", ".arw")
@@ -113,9 +115,50 @@ def unread_pictures(files: Iterable[str]) -> list[str]:
     ]
 
 
-def is_outside(path: str) -> bool:
-    """Return True if a path leads outside its folder, or is not a local file."""
-    return re.search(OUTSIDE, path) is not None
+def is_outside(path: str, root: str | Path) -> bool:
+    """Return True if a path leads outside a folder, or is not a local file.
+
+    Args:
+        path: path relative to the folder, or absolute.
+        root: the folder.
+    """
+    if re.search(OUTSIDE, path) is None:
+        return False
+    # ".." is never accepted, because it may lead outside through a symbolic link.
+    return ".." in Path(path).parts or not Path(path).is_relative_to(Path(root).absolute())
+
+
+def refuse_outside(name: object, root: str | Path, files: Iterable[str]) -> None:
+    """Reject paths outside the root, so that untrusted tables cannot access other files.
+
+    Args:
+        name: data name for the message.
+        root: folder that all paths must be in.
+        files: the paths to check, relative to `root`.
+    """
+    outside = [file for file in files if is_outside(file, root)]
+    if outside:
+        raise InvalidInputError(
+            f"{name}: {len(outside)} paths lead outside {root} or are not local files, such as"
+            f" {shortened(outside[0], 80)!r}; expected paths inside it; set their base folder"
+            " (--image-root), or allow_outside=True for a trusted table (--set allow_outside=true)"
+        )
+
+
+def refuse_encoded(source: object, files: Iterable[str]) -> None:
+    """Raise an error if cells contain images in base64 instead of paths.
+
+    Args:
+        source: the data, for the message.
+        files: the cells.
+    """
+    longest = max(files, key=len, default="")
+    if len(longest) > _LONGEST_PATH:
+        raise InvalidInputError(
+            f"{source}: expected paths of images, got {longest[:30]!r}... ({len(longest):,}"
+            " characters); if these are images in base64, decode them into files, and list the"
+            " paths"
+        )
 
 
 def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
@@ -144,6 +187,7 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     Raises:
         InvalidInputError: If no nearby folder contains the files, or several do.
     """
+    refuse_encoded(table, files)
     # Check about twenty files, spread over the entire list.
     sample = list(filter(str.strip, files))[:: max(1, len(files) // 20)][:20]
 
@@ -152,7 +196,7 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
 
     folder = table.parent
     # Paths outside the folder have their own error message.
-    if not sample or has_images(folder) or any(is_outside(file) for file in sample):
+    if not sample or has_images(folder) or any(is_outside(file, folder) for file in sample):
         return folder
     # First, folders next to the table ("captions.txt" and "Images/"); then, folders next to its
     # folder ("annotations/captions.json" and "train2017/").
@@ -181,8 +225,8 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
     """Replace the paths in a table with the paths of existing files.
 
     A path that does not exist as written is matched to an existing file if it uses Windows
-    separators, differs in case, or lacks the extension of the only image with its name, as in
-    tables for kohya's sd-scripts. Other paths are unchanged.
+    separators, writes accents differently, differs in case, or lacks the extension of the only
+    image with its name, as in tables for kohya's sd-scripts. Other paths are unchanged.
 
     Args:
         root: base folder of the paths.
@@ -220,6 +264,9 @@ def existing_names(root: Path, files: Sequence[str]) -> list[str]:
         path = file
         if not exists(path):
             path = file.strip().replace("\\", "/")
+            # macOS decomposes letters with accents in the names of the files that it archives.
+            forms = [unicodedata.normalize(form, path) for form in ("NFC", "NFD")]
+            path = next(filter(exists, forms), path)
             # IMG.JPG and IMG.jpg are different files on Linux, but the same file on a Mac.
             full_path = root / path
             path_in_case = names(full_path.parent).get(full_path.name.casefold())

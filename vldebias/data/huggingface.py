@@ -23,9 +23,8 @@ from vldebias.data.dataset import (
     Record,
     fingerprint_files,
     fingerprint_of,
-    refuse_outside,
 )
-from vldebias.data.folders import folder_of_paths
+from vldebias.data.folders import folder_of_paths, refuse_encoded, refuse_outside
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,
@@ -37,7 +36,7 @@ from vldebias.data.layouts import (
 )
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tars import open_tars, stream_of_tars
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.projection.hub import offline_reason, reason
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import find_column, fitting_columns
@@ -194,8 +193,10 @@ def _resolved_columns(
         else:
             missing.append(name)
     if missing:
+        hint = did_you_mean(missing[0], features, "")
         raise InvalidInputError(
             f"{place}: expected columns {missing}; the columns are {list(features)}"
+            f"{hint and f'; {hint}'}"
         )
     columns = {label: found[column] for label, column in columns.items()}
     return found[image], caption and found[caption], columns
@@ -547,6 +548,7 @@ class ImageStream:
         for cell in images.with_format("arrow")[:][self.image].to_pylist():
             path = cell["path"] if cell else None
             paths.append(path or "")
+        refuse_encoded(self.name, paths)
         refuse_outside(self.name, self.base, paths)
         return paths
 

@@ -15,6 +15,8 @@ from vldebias.errors import CLOSE_LABELS, InvalidInputError, Lazily, did_you_mea
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from vldebias.typing import ColumnLike
 pd = Lazily("pandas")
 
 UNKNOWN = -1  # internal code; in a column of numbers, -1 is an ordinary value
@@ -38,6 +40,10 @@ class Labels:
 
     Raises:
         InvalidInputError: If codes are not (n,) integers or have no name, or names are not unique.
+
+    >>> labels = Labels.from_values(["female", "male", None, "male"])
+    >>> labels.names, labels.codes.tolist()
+    (('female', 'male'), [0, 1, -1, 1])
     """
 
     codes: NDArray[np.int64]
@@ -86,7 +92,7 @@ class Labels:
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
     @classmethod
-    def from_array(cls, values: object, names: Sequence[str] | None = None) -> Labels:
+    def from_array(cls, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
         """Create labels from a column (n,): a numpy array, a tensor, a list or a pandas column.
 
         Booleans become "no" and "yes". Without `names`, every integer is a value, including -1.
@@ -239,6 +245,12 @@ def cross(*labels: Labels) -> Labels:
     """Combine label columns into one, such as "landbird/water"; unknown if any label is unknown.
 
     Codes are row-major: for two labels, code = first.code * len(second.names) + second.code.
+
+    >>> gender = Labels.from_values(["female", "male"])
+    >>> age = Labels.from_values(["old", "young"])
+    >>> crossed = cross(gender, age)
+    >>> [crossed.names[code] for code in crossed.codes]
+    ['female/old', 'male/young']
     """
     lengths = [len(column) for column in labels]
     if len(set(lengths)) != 1:

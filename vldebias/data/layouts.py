@@ -22,11 +22,12 @@ from vldebias.data.folders import (
     captions_beside,
     files_below,
     folder_of_images,
-    is_outside,
     is_picture,
+    refuse_outside,
     unread_pictures,
 )
 from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.utils.files import refuse_lfs_pointer
 from vldebias.utils.json_tables import Row, is_json_document
 from vldebias.utils.table_rows import (
     JSON_ENDINGS,
@@ -160,6 +161,7 @@ def find_layout(
 def _layout_of_file(path: Path, image: str | None) -> Layout:
     """Return the layout of a file that is not a table, based on its extension."""
     ending = path.suffix.lower()
+    refuse_lfs_pointer(path)
     if ending in TABLES:
         return Layout("coco", (str(path),))
     if ending == ".tar":
@@ -192,14 +194,8 @@ def refuse_absent_images(
     if layout.kind != "table":
         return
     path = Path(layout.files[0])
-    outside = [file for file in layout.images if is_outside(file)]
-    if outside and not allow_outside:
-        raise InvalidInputError(
-            f"{path}: {len(outside)} of the first {len(layout.images)} paths lead outside"
-            f" {images or path.parent} or are not local files, such as {outside[0]!r}; use paths"
-            " relative to the table's folder or to --image-root, or allow such paths for a trusted"
-            " table: --set allow_outside=true (in Python allow_outside=True)"
-        )
+    if not allow_outside:
+        refuse_outside(path, images or path.parent, layout.images)
     # Only check complete tables, since a large one may lack only the images of its first rows.
     if images is None and layout.is_complete:
         folder_of_images(path, layout.images)
@@ -380,6 +376,7 @@ def is_coco(path: Path, encoding: str | None) -> bool:
     """
     if path.suffix.lower() != ".json":
         return False
+    refuse_lfs_pointer(path)
     with path.open("rb") as file:
         head = file.read(1 << 16)
     if json_form(decoded_head(head, str(path), encoding)) != "object":
@@ -520,6 +517,7 @@ def _first_rows(
     path: Path, separator: str | None, encoding: str | None
 ) -> tuple[list[str], list[Row], bool]:
     """Return a table's columns, its first rows, and whether these are all of its rows."""
+    refuse_lfs_pointer(path)
     with path.open("rb") as file:
         content = file.read(_HEAD)
     is_complete = len(content) < _HEAD

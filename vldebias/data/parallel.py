@@ -121,6 +121,10 @@ class OnRay:
 
     Raises:
         MissingPackageError: If Ray is not installed.
+
+    >>> from vldebias.data import Shards
+    >>> with OnRay() as runner:  # doctest: +SKIP
+    ...     shards = Shards.open("shards/*.npy", runner=runner)
     """
 
     def __init__(

@@ -101,6 +101,11 @@ class Shards:
 
     Raises:
         InvalidInputError: If there are no parts, or their shapes or dtypes are inconsistent.
+
+    >>> parts = [np.eye(2), np.ones((3, 2))]
+    >>> shards = Shards(parts)
+    >>> shards.shape, shards[1:3].tolist()
+    ((5, 2), [[0.0, 1.0], [1.0, 1.0]])
     """
 
     ndim = 2
@@ -420,7 +425,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     files = glob.glob(str(paths), recursive=True)
     if not files:
         raise InvalidInputError(
-            f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'"
+            f"{paths}: there is no such file; expected a file, or a pattern that matches some"
         )
     # The order matters, because it determines which labels belong to which rows.
     files.sort(key=_texts_and_numbers)

@@ -202,7 +202,11 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
 
 
 def list_data() -> list[str]:
-    """Return the sorted names of the data sets that `open_data` accepts."""
+    """Return the sorted names of the data sets that `open_data` accepts.
+
+    >>> "waterbirds" in list_data()
+    True
+    """
     return sorted(DATA)
 
 
@@ -221,6 +225,10 @@ def open_data(
 
     Raises:
         InvalidInputError: If the name, an option or the split is unknown, or the data do not exist.
+
+    >>> data = open_data("waterbirds", "data/waterbirds", "test")  # doctest: +SKIP
+    >>> data.labels["label"].names  # doctest: +SKIP
+    ('landbird', 'waterbird')
     """
     if name not in DATA:
         raise InvalidInputError(

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vldebias.errors import InvalidInputError, Lazily
-from vldebias.utils.files import unshielded
+from vldebias.errors import InvalidInputError, Lazily, did_you_mean
+from vldebias.utils.files import refuse_lfs_pointer, unshielded
 from vldebias.utils.json_tables import is_json_document, located_values
 from vldebias.utils.json_values import JSON
 from vldebias.utils.table_rows import (
@@ -75,6 +75,7 @@ def read_table(
         raise InvalidInputError(
             f"{path}: expected an existing file with the ending {', '.join(ENDINGS)}"
         )
+    refuse_lfs_pointer(path)
     try:
         if ending == ".parquet":
             # Pages have checksums but the footer does not, so check its row count.
@@ -200,8 +201,10 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
         parts = [cell_of({around: cell}, name) for cell in table.column(around).to_pylist()]
         if any(part is not None for part in parts):
             return _array_of(parts, source)
+    hint = did_you_mean(name, table.column_names, "")
     raise InvalidInputError(
         f"{source}: expected a column {name!r}; the columns are {table.column_names}"
+        f"{hint and f'; {hint}'}"
     )
 
 

@@ -154,6 +154,8 @@ class Attachment(ABC):
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if not is_number or not 0 <= float(value) <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {value!r}")
+        if self._state in ("removed", "merged"):
+            raise InvalidInputError(f"strength: this attachment was {self._state}; attach again")
         self._strength = float(value)
         for follower in self._followers:
             follower.strength = value
@@ -287,8 +289,10 @@ def mark_merged(models: Iterable[object], note: str) -> None:
 def attachment_of(host: object) -> Attachment | None:
     """Return the current attachment of a model or pipeline, or None.
 
+    See also docs/how-to/serve-a-pipeline.md.
+
     Args:
-        host: the model or pipeline.
+        host: the model or pipeline, of any class, because custom hosts wrap any object.
 
     >>> import vldebias
     >>> loaded = vldebias.load_host("miniature")

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from vldebias.hosts.reading import TOKENIZING
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.utils.files import add_tensors
 from vldebias.utils.text_rows import TextRows
+
+if TYPE_CHECKING:
+    from vldebias.typing import AnyArray
 
 
 class CustomHost(Host):
@@ -71,7 +74,7 @@ class CustomHost(Host):
         model: object,
         method: str,
         *,
-        embed: Callable[[list[str]], object] | None = None,
+        embed: Callable[[list[str]], AnyArray] | None = None,
         texts: Callable[..., Sequence[str]] | None = None,
         output: str | int | None = None,
         weights: nn.Module | Sequence[nn.Module] | None = None,

@@ -122,7 +122,7 @@ class EditAttachment(Attachment):
         self.projections = dict(projections)
         reads_texts = host.generative or host.roles != (IMAGE,)  # images do not state attributes
         self.gate = StatedWords(stated_words) if stated_words and reads_texts else None
-        self._adapters = Adapters(host.text_modules)
+        self._adapters = Adapters(host.text_modules, vars(getattr(host, "pipe", host)))
         super().__init__(host, strength=strength, label=label)
 
     def _install(self) -> Callable[[], None]:
@@ -256,16 +256,16 @@ class EditAttachment(Attachment):
         return states
 
     def _check_adapters(self) -> None:
-        """Warn once if the adapters of the text encoders have changed since attaching.
+        """Warn once if the text encoders or their adapters have changed since attaching.
 
         Compiled code skips the check, because torch recompiles it when modules change.
         """
         if torch.compiler.is_compiling() or not self._adapters.changed():
             return
         self.warn_once(
-            "the text encoder's adapters (LoRA) have changed since the edit was attached, and so"
-            " have its embeddings. To fit the edit again, call attachment.remove(), then"
-            " vldebias.debias(host, prompts)"
+            "the text encoder, its weights or its adapters (LoRA) have changed since the edit was"
+            " attached, and so have its embeddings. To fit the edit again, call"
+            " attachment.remove(), then vldebias.debias(host, attribute)"
         )
 
 

@@ -85,8 +85,8 @@ class Embedder:
             return cls(name, queries, documents, single=single, model_id=model_id, source=embed)
         if isinstance(embed, torch.nn.Module):
             raise UnsupportedHostError(
-                f"embed: got {name}, a model; attach to it with vldebias.debias(model, prompts), or"
-                " pass a function from a list of texts to their vectors"
+                f"embed: got {name}, a model; attach to it with vldebias.debias(model, attribute),"
+                " or pass a function from a list of texts to their vectors"
             )
         raise InvalidInputError(
             f"embed: got {name}; expected a function from a list of texts to their vectors, a"

@@ -354,7 +354,7 @@ class Host(EditableHost, SamplingHost):
         """
         fitted = edit.provenance.fingerprint
         present = None if fitted is None else self.fingerprint(role)
-        refit = "fit it again on this host with vldebias.debias(host, prompts)"
+        refit = "fit it again on this host with vldebias.debias(host, attribute)"
         why = self._mismatch(role, edit, present)
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
@@ -385,7 +385,11 @@ class Host(EditableHost, SamplingHost):
         fitted = origin.fingerprint
         fitted_on = edit.model_id or "unnamed model"
         if edit.space not in (None, self.space(role)):
-            return f"belongs to space {edit.space!r}, not {self.space(role)!r}"
+            library = edit.space.partition(".")[0]
+            return (
+                f"was fitted on a model of {library}, and belongs to space {edit.space!r}, not"
+                f" {self.space(role)!r}"
+            )
         if edit.dim != self.dim(role):
             return f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
         if fitted is not None and not fitted.matches(present):

@@ -65,6 +65,8 @@ def load_host(
 ) -> Loaded:
     """Load a model or pipeline by name.
 
+    See also docs/explanation/pipelines.md.
+
     Args:
         model: with `pretrained`, an open_clip architecture. Otherwise a transformers id, an
             open_clip "hf-hub:..." or "local-dir:...", a folder saved by `vldebias train` or by one
@@ -76,6 +78,10 @@ def load_host(
         device: the device for the weights, such as "cuda:1" or "mps". "auto" is a CUDA device if
             there is one, and the CPU otherwise.
         dtype: precision of the weights: "float32", "float16" or "bfloat16"; if None, "float32".
+
+    Returns:
+        A `Loaded` with the fields `host` (the model or pipeline), `name` (a string), `tokenizer`
+        and `preprocess`. The last two are None for pipelines.
 
     Raises:
         InvalidInputError: If options contradict each other, or the weights cannot be loaded.
@@ -90,6 +96,8 @@ def load_host(
     _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
     # For the miniature models, pass a local folder, so that the hub is not checked.
+    if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
+        raise InvalidInputError(f"{name}: no such folder; check the path")
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import Host
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, check_callable
 
 
 def _library_of(kind: object) -> str:
@@ -28,13 +27,8 @@ def _library_of(kind: object) -> str:
             f"host {kind.library!r}: {kind.__name__} does not define {', '.join(undefined)};"
             " define it as described in vldebias.hosts.Host"
         )
-    try:
-        inspect.signature(kind).bind(None, None, False)
-    except TypeError:
-        raise InvalidInputError(
-            f"host {kind.library!r}: __init__ has the signature {inspect.signature(kind.__init__)};"
-            " expected (self, model, tokenizer=None, negative=False)"
-        ) from None
+    where = f"host {kind.library!r}: __init__"
+    check_callable(where, kind.__init__, ("self", "model", "tokenizer", "negative"))
     return kind.library
 
 

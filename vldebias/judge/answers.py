@@ -1,6 +1,6 @@
 """Read and write annotators' answers in append-only files with one JSON object per line.
 
-    {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada",
+    {"format_version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada",
      "attribute": "gender", "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
 `image` is the path relative to the image folder. If an annotator answers again, a line is appended,
@@ -22,6 +22,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.utils.files import explain, read_bytes, storage_errors, sync
+from vldebias.utils.formats import check_json_format
 
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
@@ -54,7 +55,7 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    version: Literal[1] = 1
+    format_version: Literal[1] = 1
     image: Annotated[str, AfterValidator(_below_folder)]
     annotator: _Text
     attribute: _Text
@@ -150,7 +151,8 @@ class AnnotationLog:
         """Return all answers in file order, and skip an incomplete last line with a warning.
 
         Raises:
-            InvalidInputError: If some lines are not answers. The message lists the first few.
+            InvalidInputError: If some lines are not answers or have a newer format. The message
+                lists the first few.
         """
         content = read_bytes(self.path)
         answers = []
@@ -159,6 +161,7 @@ class AnnotationLog:
         for number, line in enumerate(complete.split(b"\n"), start=1):
             if not line.strip():
                 continue
+            check_json_format(line, f"{self.path}, line {number}", missing=1)
             try:
                 answers.append(Answer.model_validate_json(line))
             except ValidationError as error:

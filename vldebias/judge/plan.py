@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -20,6 +20,7 @@ from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, fill
 from vldebias.utils.files import explain, read_bytes, write_atomically
+from vldebias.utils.formats import check_json_format
 from vldebias.utils.pictures import read_png
 from vldebias.utils.schema import Strict, file_slug
 
@@ -202,6 +203,7 @@ class Plan(Strict):
         batch_size: number of images per batch, which affects rounding.
     """
 
+    format_version: Literal[1] = 1
     model: Facts
     prompt_set: str
     prompt_set_hash: str
@@ -341,8 +343,10 @@ class GeneratedImages:
             InvalidInputError: If the folder has no readable plan.
         """
         path = Path(folder) / PLAN
+        content = read_bytes(path)
+        check_json_format(content, path, missing=1)
         try:
-            plan = Plan.model_validate_json(read_bytes(path))
+            plan = Plan.model_validate_json(content)
         except ValidationError as error:
             raise InvalidInputError(
                 f"{path}: not a valid plan: {explain(error)}; use an empty folder"

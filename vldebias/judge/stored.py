@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vldebias.data import UNKNOWN, Labels
+from vldebias.data import Labels
+from vldebias.data.labels import UNKNOWN
 from vldebias.judge.plan import GeneratedImages
 from vldebias.utils.files import digest
 

@@ -8,9 +8,11 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, warn
 
 _HALF = (torch.float16, torch.bfloat16)
+_NORM_TOLERANCE = 0.1  # allows for rounding in half precision
+_READ: set[tuple[str, torch.device]] = set()  # arguments that have been read on a GPU
 
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,16 +62,55 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
 def check_temperature(temperature: float | Tensor) -> None:
     """Raise an error unless the temperature is a positive number or a floating point tensor ().
 
-    The sign of a tensor is not checked, because reading it would synchronise with the GPU.
+    A value above 1 is probably CLIP's logit scale, which is 1 / t, so it causes a warning.
     """
+    value = temperature
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
             raise InvalidInputError(
                 "temperature: expected a number or a floating point tensor of shape (), "
                 f"got a {temperature.dtype} tensor of shape {tuple(temperature.shape)}"
             )
-    elif not isinstance(temperature, Real) or not 0 < temperature < math.inf:
-        raise InvalidInputError(f"temperature: expected a positive number, got {temperature!r}")
+        if not _is_readable("temperature", temperature):
+            return
+        value = float(temperature.detach())
+    if not isinstance(value, Real) or not 0 < value < math.inf:
+        logarithm = isinstance(value, Real) and -math.inf < value < 0
+        raise InvalidInputError(
+            f"temperature: expected a positive number, got {value!r}"
+            + ("; if it is a logarithm, pass its exponential" if logarithm else "")
+        )
+    if value > 1:
+        warn(
+            f"temperature: expected at most 1, got {float(value):.3g}; is this a logit scale? Pass"
+            " 1 / it, or exp(-it) if it is the logarithm of one"
+        )
+
+
+def warn_of_norms(*features: Tensor) -> None:
+    """Warn if the largest norm of a tensor's rows is not about 1."""
+    for rows in features:
+        if len(rows) and _is_readable("features", rows):
+            norm = float(rows.detach().norm(dim=1).max())
+            if abs(norm - 1) > _NORM_TOLERANCE:
+                # Two digits, so that Python shows the warning for few batches of a run.
+                warn(
+                    f"expected rows of norm 1, got {norm:.2g}; normalise the features, or the loss"
+                    " may overflow"
+                )
+                return
+
+
+def _is_readable(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor's values may be read.
+
+    Reading synchronises with a GPU, so values on a GPU are only read the first time.
+    """
+    if tensor.device.type == "cpu":
+        return not torch.compiler.is_compiling()
+    is_first = (name, tensor.device) not in _READ
+    _READ.add((name, tensor.device))
+    return is_first and tensor.device.type != "meta" and not torch.compiler.is_compiling()
 
 
 def check_interval(name: str, value: float, interval: str) -> None:

@@ -20,7 +20,13 @@ from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.losses.checks import check_choice, check_count, check_temperature, matched
+from vldebias.losses.checks import (
+    check_choice,
+    check_count,
+    check_temperature,
+    matched,
+    warn_of_norms,
+)
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import (
     Sums,
@@ -84,7 +90,10 @@ class Contrast:
         whole: whether this process contains all rows of the joint batch.
         positive: s+ (n,), the scaled similarity of each pair.
         count: K, the number of negatives per anchor.
+        expects_unit_rows: whether features that are not normalised cause a warning.
     """
+
+    expects_unit_rows = True
 
     def __init__(
         self,
@@ -109,6 +118,8 @@ class Contrast:
         self.gather = gather
         self.within_view = within_view
         image, text = matched(image_features, text_features)
+        if self.expects_unit_rows:
+            warn_of_norms(image, text)
         self._device = image.device.type
         self._dtype = _factor_dtype(precision, self._device)
         with self.precise():

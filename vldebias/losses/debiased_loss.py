@@ -75,6 +75,12 @@ def _log_debiased(
     return torch.where(above, log_g, log_floor)
 
 
+class _AnyNorms(Contrast):
+    """Accept features of any norm, for which the user has set the floor."""
+
+    expects_unit_rows = False
+
+
 def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float) -> float | Tensor:
     """Return the logarithm of the lower bound for g."""
     if floor is None and tau_plus == 0:
@@ -215,7 +221,8 @@ def hard_negative(
     check_choice("below_floor", below_floor, ("floor", "biased"))
     if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
         _check_positives(positives, image_features)
-    batch = Contrast(image_features, text_features, temperature=temperature, **options)
+    contrast = Contrast if floor is None else _AnyNorms
+    batch = contrast(image_features, text_features, temperature=temperature, **options)
     # Similarities (2, n, M) between the anchors and their positives.
     if positives is None:
         scores = batch.positive.expand(2, -1)[..., None]

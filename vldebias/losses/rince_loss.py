@@ -26,7 +26,6 @@ _SMALLEST_EXPONENT = {
     torch.float32: 43.0,
     torch.float64: 350.0,
 }
-_LONGEST = 1.1  # largest norm accepted as normalised, allowing for rounding
 # Positives and negatives balance at lam K = 1. Above that, the negatives dominate.
 _LARGEST_LAM_TIMES_NEGATIVES = 3.0
 _STEEP = 20  # q / t above which a few pairs outweigh all others
@@ -47,34 +46,23 @@ def _warn_of_large_lam(lam: float, negatives: int) -> None:
 
 
 def _warn_of_lost_gradients(
-    image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor, limit: Tensor
+    dtype: torch.dtype, q: float, temperature: Tensor, limit: Tensor
 ) -> None:
-    """Warn if gradients underflow or if features are not normalised.
+    """Warn if gradients of features with a dtype underflow.
 
-    Only values on the CPU are checked, because reading values from a GPU would block. `limit` () is
-    the largest exponent whose gradient does not overflow in the features' dtype.
+    Only a temperature on the CPU is checked, because reading values from a GPU would block. `limit`
+    () is the largest exponent whose gradient does not overflow in the dtype.
     """
     if temperature.device.type == "cpu":
         # A pair with cosine c has the exponent x - (1 - c) q/t. Its gradient underflows if the
         # exponent is below -y, that is, if c < 1 - (x + y) t/q.
         steepness = q / float(temperature)
-        dtype = image_features.dtype
         span = float(limit) + _SMALLEST_EXPONENT[dtype]
         if steepness > span:
             warn(
                 f"rince: q / temperature is {steepness:.3g}, so the gradient of pairs with a cosine"
                 f" below {1 - span / steepness:.2f} is 0 in {str(dtype).removeprefix('torch.')};"
                 " raise temperature (0.1), or lower q"
-            )
-    if image_features.device.type == "cpu" and len(image_features):
-        norm = max(
-            float(rows.detach().float().norm(dim=1).max())
-            for rows in (image_features, text_features)
-        )
-        if norm > _LONGEST:
-            warn(
-                f"rince: expected rows of norm 1, got {norm:.3g}; normalise the features, or the"
-                " loss may overflow"
             )
 
 
@@ -165,7 +153,7 @@ def rince(
     else:
         dtype = torch.promote_types(image_features.dtype, torch.float32)
         limit = torch.full_like(t, _LARGEST_EXPONENT[dtype])
-    _warn_of_lost_gradients(image_features, text_features, q, t, limit)
+    _warn_of_lost_gradients(image_features.dtype, q, t, limit)
     shift = (q / t - limit).clamp(min=0)
     scale = torch.exp(q * larger - shift.to(total.dtype))
     return batch.reduce(sign * scale * torch.expm1(q * gap) / q)

@@ -245,8 +245,8 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
         InvalidInputError: If shapes differ from (n,), there are no rows, values are NaN, strings
             are mixed with numbers, or predictions are scores instead of classes.
 
-    >>> found = group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
-    >>> found.worst, found.average
+    >>> accuracy = group_accuracy([0, 0, 1, 1], [0, 1, 1, 1], groups=[0, 0, 1, 1])
+    >>> accuracy.worst, accuracy.average
     (0.5, 0.75)
     """
     return _group_accuracy(*vectors(predictions=predictions, labels=labels, groups=groups))[0]

@@ -122,6 +122,7 @@ class Metric:
 
 
 METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
+"""All metrics by name: built-in metrics, registered ones, and those from entry points."""
 
 
 def register_metric(metric: Metric) -> Metric:

@@ -207,6 +207,7 @@ class TaskResult:
         *,
         n: Mapping[str, int],
         interval: Callable[[float, np.ndarray], Bounds] | None = None,
+        intervals: Mapping[str, Bounds] | None = None,
         subset: str = "",
     ) -> None:
         """Add a row for each method, with its paired change from "none".
@@ -218,6 +219,7 @@ class TaskResult:
             n: sample size by unit.
             interval: function that returns an interval for a value and its draws. Default: the
                 central 95% of the draws. Intervals are clipped to the bounds of the metric.
+            intervals: interval of the value of some methods, in place of the one from the draws.
             subset: part of the data. "" means all.
         """
 
@@ -230,7 +232,9 @@ class TaskResult:
 
         smallest, largest = get_metric(metric).bounds
         for method, value in values.items():
-            low, high = ends(value, None if draws is None else draws[method])
+            low, high = (intervals or {}).get(method) or ends(
+                value, None if draws is None else draws[method]
+            )
             # A recentred interval may exceed the metric's bounds, such as an accuracy above 1.
             bounds = (max(low, smallest), min(high, largest))
             change = None

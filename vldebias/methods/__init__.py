@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vldebias.methods.labelled_rows import labelled as labelled
     from vldebias.methods.loading import load_edit as load_edit
     from vldebias.methods.method import METHODS as METHODS
-    from vldebias.methods.method import AttributeLike as AttributeLike
     from vldebias.methods.method import EditMethod as EditMethod
     from vldebias.methods.method import Method as Method
     from vldebias.methods.method import Problem as Problem
@@ -48,7 +47,6 @@ _NAMES_OF_HOME = {
         "EditMethod",
         "Method",
         "Problem",
-        "AttributeLike",
         "get_edit_method",
         "get_method",
         "register_method",

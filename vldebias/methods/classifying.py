@@ -64,9 +64,9 @@ def refuse_unclear_groups(problem: Problem, role: str) -> None:
         agreement = single or joint
         if agreement < AGREE:
             raise UnusableReferenceError(
-                f"reference: different wordings of the values of {prompt_set.name} agree about the"
-                f" images with a kappa of {floored(agreement)} ({AGREE:g} is needed), so its groups"
-                " cannot be told apart without labels."
+                f"reference: different templates for the values of {prompt_set.name} agree about"
+                f" the images with a kappa of {floored(agreement)} ({AGREE:g} is needed), so its"
+                " groups cannot be told apart without labels."
             )
         values = zero_shot(rows, problem.zero_shot(prompt_set, role))
         classes = _predicted(problem.host.embed(prompt_set.classes, role), rows)

@@ -310,8 +310,8 @@ _DECLARED = [
     ),
     Declaration(
         "each-value",
-        "mean over a wording for each value",
-        "averages over one wording per value",
+        "mean over a prompt for each value",
+        "averages over one prompt per value",
         "Berg et al., 2022, prompt ensembles; this package",
         "#17becf",
         module="vldebias.methods.baselines.wording",

@@ -185,7 +185,7 @@ def doubt_about_values(
         return (
             f"the images do not fall into the values of {prompt_set.name}: the groups are"
             f" {floored(apart)} standard deviations apart ({SEPARATE:g} are enough), and"
-            f" different wordings of the values agree with a kappa of {floored(single)}"
+            f" different templates for the values agree with a kappa of {floored(single)}"
             f" ({AGREE:g} is enough)."
         )
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Problem
 from vldebias.methods.reference import place_of, stating, zero_shot
 from vldebias.prompts import PromptSet
+
+if TYPE_CHECKING:
+    from vldebias.data.labels import Labels
+    from vldebias.typing import ColumnLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +81,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
     return Labelled(rows, torch.stack(columns, 1))
 
 
-def _given_codes(labels: Mapping[str, object], prompt_set: PromptSet) -> Tensor | None:
+def _given_codes(labels: Mapping[str, Labels | ColumnLike], prompt_set: PromptSet) -> Tensor | None:
     """Return each image's value (n,) according to the label column for an attribute.
 
     Returns None without labels.
@@ -103,7 +108,7 @@ def _given_codes(labels: Mapping[str, object], prompt_set: PromptSet) -> Tensor 
     return next(iter(codes_of_column.values()))
 
 
-def _coded(labels: object, prompt_set: PromptSet) -> Tensor | None:
+def _coded(labels: Labels | ColumnLike, prompt_set: PromptSet) -> Tensor | None:
     """Return the value for each label in a column, or -1 if unknown.
 
     Returns None if the labels do not describe the attribute.

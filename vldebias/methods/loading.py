@@ -14,6 +14,8 @@ def load_edit(
 ) -> Edit | dict[str, Edit]:
     """Load any edit saved by `save_pretrained` or `push_to_hub`.
 
+    See also docs/how-to/merge.md.
+
     Args:
         directory_or_repo: a folder, or the name of a hub repository.
         revision: branch, tag or commit of the repository. If None, the latest is loaded.

@@ -6,12 +6,10 @@ Register your own method with `register_method`, or as an entry point in the gro
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -31,12 +29,15 @@ from vldebias.hosts import Attachment, Host, resolve
 from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.bounded import bounded
 from vldebias.methods.declared import DECLARED, GROUP, MODELS, PIPELINES, RESULTS, Declaration, Need
-from vldebias.methods.reference import Features, Reference
+from vldebias.methods.reference import Reference
 from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, check_callable
+
+if TYPE_CHECKING:
+    from vldebias.typing import AttributeLike, Features, ModelLike, PipelineLike, PromptSetLike
 
 LAM_OF_MODELS = 1000.0  # the paper's value for discriminative models (Table 7.3)
 LAM_OF_PIPELINES = 500.0  # the paper's value for pipelines, without P0 (sections 7.5 and 7.6)
@@ -48,8 +49,6 @@ NARROW = 2
 # Warn if less than this share of the distance between classes is kept.
 CLASS_SIGNAL_KEPT = 0.5
 
-AttributeLike = str | Path | PromptSet | Sequence[str | Path | PromptSet]
-"""One or several prompt sets, given as objects, names or files."""
 Lam = float | Sequence[float] | Tensor | NDArray[np.floating]
 """Weight of the prompt pairs: one value, or one per prompt set."""
 
@@ -199,13 +198,8 @@ class EditMethod(Method):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        try:
-            inspect.signature(cls.fit).bind(None, None, "text")
-        except TypeError:
-            raise InvalidInputError(
-                f"{cls.__name__}: fit has the signature {inspect.signature(cls.fit)}; expected"
-                " (self, problem, role), because it is called once for each of the host's roles"
-            ) from None
+        # `fit` is called once for each of the host's roles.
+        check_callable(f"{cls.__name__}: fit", cls.fit, ("self", "problem", "role"))
 
     @abstractmethod
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -274,6 +268,7 @@ METHODS: Registry[Method] = Registry(
     },
     reserved=[name for name, declaration in DECLARED.items() if RESULTS in declaration.hosts],
 )
+"""All methods by name: built-in methods, registered ones, and those from entry points."""
 
 
 def register_method(method: Method) -> Method:
@@ -413,7 +408,7 @@ class Problem:
 
     def __init__(
         self,
-        host: object,
+        host: Host | ModelLike | PipelineLike,
         sets: AttributeLike,
         *,
         lam: Lam | None = None,
@@ -422,7 +417,7 @@ class Problem:
         neutral: Sequence[str] = (),
     ) -> None:
         self.host = resolve(host)
-        names: list[str | Path | PromptSet] = []
+        names: list[PromptSetLike] = []
         if isinstance(sets, list | tuple):
             names += sets
         else:

@@ -329,7 +329,7 @@ def _fit_classifier_on_images(problem: Problem, role: str, method: EditMethod) -
         return _by_text_because(problem, by_text, why)
     edit = method.fit(problem, role)
     reason = (
-        "The wordings of the values agree about the reference images, and no class loses many of"
+        "The templates for the values agree about the reference images, and no class loses many of"
         " the images that the edit was not fitted to. The accuracy of the worst group is unknown"
         " without labels of classes and values."
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,17 +14,20 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, StatedWords
 
+if TYPE_CHECKING:
+    from vldebias.data import Labels
+    from vldebias.typing import ColumnLike, Features
+
 _ROWS = 1024  # number of feature rows read at once
 
 Array = Tensor | NDArray[np.floating]
-Features = object
-"""Image features (n, d): a tensor or an ndarray, an iterable of batches (b, d), or an object with
-such `features`, such as `data.Embeddings`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
     """Store image features, with their labels if available.
+
+    See also docs/explanation/the-default.md.
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
@@ -42,8 +45,17 @@ class Reference:
     """
 
     features: Features
-    labels: Mapping[str, object] = field(default_factory=dict)
+    labels: Mapping[str, Labels | ColumnLike] = field(default_factory=dict)
     within_classes: bool = True
+
+    def __post_init__(self) -> None:
+        # Batches have no length until they are read.
+        n = getattr(self.features, "shape", (None,))[0]
+        for column, labels in self.labels.items():
+            if isinstance(labels, Sized) and n not in (None, len(labels)):
+                raise InvalidInputError(
+                    f"reference: labels {column!r}: got {len(labels)} for {n} rows of features"
+                )
 
     def batches(self) -> Iterator[Tensor]:
         """Yield the features as L2-normalised float64 batches (b, d).

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.projection.edit import Edit
-from vldebias.projection.provenance import Provenance
+from vldebias.projection.provenance import Provenance, Word
 from vldebias.utils.markup import code_span
 
 MIN_AUROC = 0.95  # readouts with a lower AUROC are ignored
@@ -80,10 +80,10 @@ class CrossAttentionEdit(Edit):
     layers: tuple[tuple[str, int], ...]
     clarity: dict[str, float]
     attribute: str
-    words: dict[str, tuple[str, ...]]
-    adjectives: dict[str, str]
-    phrase: dict[str, str]
-    stated: tuple[str, ...]
+    words: dict[str, tuple[Word, ...]]
+    adjectives: dict[str, Word]
+    phrase: dict[str, Word]
+    stated: tuple[Word, ...]
     provenance: Provenance
     side = "denoiser"
 

@@ -27,8 +27,12 @@ from vldebias.errors import InvalidInputError
 from vldebias.projection.card import model_card
 from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
-from vldebias.utils.files import add_tensors, write_atomically
+from vldebias.utils.files import add_tensors, refuse_lfs_pointer, write_atomically
+from vldebias.utils.formats import check_json_format
 from vldebias.version import __version__
+
+_LARGEST = 1e12  # largest value in an edit; products of two such factors are finite in float32
+_LONGEST_CONFIG = 1_000_000  # characters; a config has about 100 for each tensor of the model
 
 
 def push_to_hub(
@@ -38,16 +42,20 @@ def push_to_hub(
 
     Model weights are not uploaded.
 
+    See also docs/how-to/merge.md.
+
     Args:
-        edits: an edit, or a mapping from roles to edits.
-        repo_id: the name of the repository, which is created if it does not exist.
+        edits: an edit, or a mapping from roles to edits, such as the result of
+            `vldebias.fit_projections`.
+        repo_id: the name of the repository ("user/name"), which is created if it does not exist.
         private: whether a new repository is private. If None, the account's default is used.
 
     Returns:
-        The URL of the commit.
+        The URL of the commit, a string. `load_edit(repo_id)` loads the edits.
 
     Raises:
-        InvalidInputError: If the hub cannot be reached or denies write access.
+        InvalidInputError: If the mapping is empty, or the hub cannot be reached or denies write
+            access.
 
     >>> import vldebias
     >>> loaded = vldebias.load_host("miniature")
@@ -58,6 +66,11 @@ def push_to_hub(
     'https://huggingface.co/me/miniature-gender/commit/...'
     """
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    if not edit_of_role:
+        raise InvalidInputError(
+            "edits: got an empty mapping; expected an edit, or a mapping from role to edit, such as"
+            " the result of vldebias.fit_projections"
+        )
     # Upload only files written by `save_pretrained`, never the contents of a user's folder.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
@@ -164,6 +177,13 @@ class Edit(ABC):
                     f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
                     f" {bad} NaN or infinite values; expected finite values. Look for rows of"
                     " zeros or NaN in the data that the edit was fitted to"
+                )
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            if largest > _LARGEST:
+                raise InvalidInputError(
+                    f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
+                    f" values up to {largest:.0e}; expected at most {_LARGEST:.0e}, so that edited"
+                    " embeddings are finite. Fit the edit to embeddings of a usual size"
                 )
         if "d" in size_of_axis:
             # Plain assignment would fail, because subclasses may be frozen.
@@ -294,6 +314,7 @@ class Edit(ABC):
         """
         weights = find_folder(directory_or_repo, revision) / WEIGHTS
         header, tensors = _read_tensors(weights)
+        check_json_format(header.get("config", ""), weights)
         try:
             return cls._rebuild(header, tensors)
         except (TypeError, ValueError) as error:
@@ -310,6 +331,10 @@ class Edit(ABC):
                 tensors do not match.
         """
         config_text = header.get("config", "")
+        if len(config_text) > _LONGEST_CONFIG:
+            raise ValueError(
+                f"a config of {len(config_text):,} characters; expected at most {_LONGEST_CONFIG:,}"
+            )
         # The digest also covers the config, so manual changes, for example to lam, are rejected.
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("the file is damaged: its content does not match its digest")
@@ -420,7 +445,7 @@ class Rowwise(Edit):
 @cache
 def _settings_of(kind: type[Edit]) -> type[BaseModel]:
     """Return a pydantic model for the fields other than tensors and provenance."""
-    types = get_type_hints(kind)
+    types = get_type_hints(kind, include_extras=True)
     settings = dict[str, Any]()
     for setting in fields(kind):  # type: ignore[arg-type]
         if setting.init and setting.name not in {*kind.axes, "provenance"}:
@@ -432,7 +457,7 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
 class _Config(BaseModel, extra="forbid"):
     """Store everything needed to rebuild an edit, except for its tensors."""
 
-    format: Literal[4] = 4
+    format_version: Literal[1] = 1
     kind: str
     provenance: Provenance
     settings: dict[str, object] = {}
@@ -447,6 +472,7 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """
     from safetensors import SafetensorError, safe_open
 
+    refuse_lfs_pointer(weights)
     try:
         with safe_open(weights, framework="pt") as file:
             header = file.metadata() or {}

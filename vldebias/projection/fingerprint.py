@@ -47,7 +47,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         other_numbers = np.array(fingerprint.tensors)
         norms = np.maximum(numbers, other_numbers)[:, :1]
         deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
-        if deviation.max() > _TOLERANCE_OF_TENSOR:
+        if not deviation.max() <= _TOLERANCE_OF_TENSOR:
             return False
         # Also compare all tensors together (2,), because fine-tuning may move each tensor by less
         # than its tolerance.
@@ -61,7 +61,7 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         """Return whether both models embed the three texts identically, or True if unknown."""
         for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
             distance = math.dist(numbers, other_numbers)
-            if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
+            if not distance <= _TOLERANCE_OF_TEXT * math.hypot(*numbers) < math.inf:
                 return False
         return True
 

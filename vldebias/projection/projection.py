@@ -112,6 +112,8 @@ class CalibratedProjection(Edit):
     symmetric with eigenvalues in (0, 1]. P* P* differs from P*, so applying it twice is a different
     method.
 
+    See also docs/explanation/projection.md.
+
     Attributes:
         left: the factor L (d, rank), float64. With rank 0, the projection is the identity.
         right: the factor R (d, rank), float64.
@@ -251,6 +253,12 @@ class CalibratedProjection(Edit):
         checked = [_differences(values) for values in scatters] if gram is None else [gram]
         _check_embeddings(checked if spurious is None else [*checked, spurious])
         rows = None if gram is not None else _weighted_rows(checked, _row_weights(scatters, lams))
+        if rows is not None and not rows.isfinite().all():
+            raise InvalidInputError(
+                f"pairs and lam: got {reprlib.repr(lam)} and embeddings up to"
+                f" {max(float(values.abs().max()) for values in checked):.0e}, whose product is"
+                " not finite; expected a lower lam, or embeddings of norm 1"
+            )
         basis = None  # Q with P0 = I - Q Q^T
         if spurious is not None and spurious.any():
             basis = span_of(spurious)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from vldebias.projection.fingerprint import Fingerprint
 
+Word = Annotated[str, Field(max_length=200)]
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -69,7 +70,7 @@ class Provenance:
     image_fingerprint: Fingerprint | None = None
     attribute: str | None = None
     attribute_hash: str | None = None
-    stated_words: tuple[str, ...] = ()
+    stated_words: tuple[Word, ...] = ()
     uses_images: bool = False
     labels: str | None = None
     max_loss: Annotated[float, Field(gt=0, lt=1)] | None = None

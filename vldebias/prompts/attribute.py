@@ -146,8 +146,9 @@ def words_of_values(prompt_set: PromptSet) -> dict[str, str]:
             raise InvalidInputError(
                 f"prompt set {prompt_set.name!r}: no word for the value {value!r}"
                 f" ({', '.join(prompt_set.attributes[value])}) is known as an adjective for a"
-                f" person; add adjectives={{{value!r}: ...}} as in 'a blind cook', or"
-                f" phrase={{{value!r}: ...}} as in 'a cook who is blind', for every value"
+                f" person; if the set is about people, add `adjectives` ({value}: ..., as in 'a"
+                f" blind cook') or `phrase` ({value}: ..., as in 'a cook who is blind') with every"
+                " value to its file, or to make_prompt_set"
             )
     return adjective_of_value
 

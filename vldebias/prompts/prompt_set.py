@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,7 @@ from pydantic import (
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
+from vldebias.utils.formats import FORMAT, check_format
 from vldebias.utils.markup import html_table
 from vldebias.utils.names import is_file_of_set, packaged_set
 
@@ -161,6 +162,8 @@ def _pairs_of(variants: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
 @dataclass(frozen=True)
 class PromptSet:
     """Prompts about an attribute that should not affect predictions.
+
+    See also docs/how-to/attribute.md.
 
     Attributes:
         name: the stem of its YAML file, or the name passed to `make_prompt_set`.
@@ -408,6 +411,7 @@ class PromptSet:
                 " with make_prompt_set"
             )
         content = recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        content = {FORMAT: recipe.format_version, **content}
         import yaml
 
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
@@ -447,6 +451,7 @@ def _mapping(key: str) -> BeforeValidator:
 class Recipe(BaseModel, extra="forbid"):
     """Schema for prompt set files, whose keys are described in prompts/README.md."""
 
+    format_version: Literal[1] = 1
     description: _Text = ""
     source: _Text = ""
     limits: _Text = ""
@@ -595,6 +600,8 @@ def _packaged(name: str) -> PromptSet:
 def list_prompts() -> list[str]:
     """Return the sorted names of the packaged prompt sets.
 
+    See also docs/how-to/attribute.md.
+
     >>> "gender" in list_prompts()
     True
     """
@@ -603,6 +610,8 @@ def list_prompts() -> list[str]:
 
 def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) -> PromptSet:
     """Load a prompt set.
+
+    See also docs/how-to/attribute.md.
 
     Args:
         name_or_path: the name of a packaged set, the path of a YAML file (with a folder or the
@@ -624,6 +633,11 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         return name_or_path
     if isinstance(name_or_path, Mapping):
         content = dict(name_or_path)
+        if all(isinstance(share, int | float) for share in content.values()):
+            raise InvalidInputError(
+                f"attribute: got the shares {content}; expected a prompt set, such as 'gender';"
+                " pass the shares as shares="
+            )
         name = str(content.pop("name", "custom"))
         return _checked(content, name, name)
     if not isinstance(name_or_path, str | Path):
@@ -644,6 +658,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
 
 def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
     """Build a set, and include the source of its content in error messages."""
+    check_format(content, place, missing=1)
     try:
         return _build(content, name)
     except ValidationError as error:
@@ -671,6 +686,8 @@ def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
 
     Its pairs combine the attribute words, templates and concepts. Balanced prompts also need
     `adjectives` or `phrase`, unless the words in `attribute` are known adjectives for a person.
+
+    See also docs/how-to/attribute.md.
 
     Args:
         name: the name of the set.

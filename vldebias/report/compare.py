@@ -285,6 +285,8 @@ def compare(
     Rows are matched by task, metric, subset and method, and also by lambda and strength if a
     method was measured with several values. Differences are B minus A.
 
+    See also docs/how-to/runs.md.
+
     Args:
         a: the first result, or the path of its `result.json` or folder.
         b: the second result.

@@ -35,7 +35,7 @@ from vldebias.report.table import (
     form_of,
     readable,
 )
-from vldebias.report.text import LABELS, advice_of, findings_of, notes_of
+from vldebias.report.text import LABELS, stored_sentences
 from vldebias.utils.files import write_atomically
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
@@ -184,7 +184,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
     front = front_rows(frame, concluded)
     pictures = _pictures(result.name, run_folder)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
-    advice = advice_of(result)
+    advice = stored_sentences(result, "advice")
     # Explain the measures that the conclusions mention.
     sentences: list[str] = []
     for conclusion in concluded:
@@ -203,7 +203,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "title": title_of(result),
         "day": day_of(result.date),
         "advice": advice,
-        "notes": notes_of(result),
+        "notes": stored_sentences(result, "notes"),
         "conclusions": concluded,
         "tradeoffs": tradeoffs(front, frame, result.provenance) if concluded else [],
         "group_plots": group_plots(frame, concluded),
@@ -219,7 +219,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "dots": dot_plots(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
-        "few": FEW_NOTE if (frame.few != "").any() else "",
+        "few": FEW_NOTE if frame.few.str.match("few|narrow").any() else "",
         "labels": LABELS if frame.uses_labels.any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,
     }
@@ -234,10 +234,10 @@ def title_of(result: Measurements) -> str:
     title_of_task = result.provenance[0].title if tasks else ""
     title = result.name
     ending = f", measured on {models}"
-    if advice_of(result) and len(tasks) == 1:
+    if stored_sentences(result, "advice") and len(tasks) == 1:
         title = title_of_task or title
         ending = f" ({models})"
-    elif findings_of(result):
+    elif stored_sentences(result, "findings"):
         title = "What people's labels show"
     elif title_of_task and not models and all(task.startswith(tasks[0]) for task in tasks):
         # Results computed from a table of images have no suite or model name. Their tasks are
@@ -433,9 +433,9 @@ def notebook(result: Measurements) -> str:
     """Return a result's conclusions and main values as HTML for a notebook."""
     frame = readable(result)
     concluded = conclusions(frame)
-    advice = advice_of(result)
+    advice = stored_sentences(result, "advice")
     sentences = advice or [
-        *findings_of(result),
+        *stored_sentences(result, "findings"),
         *(conclusion.sentence for conclusion in concluded),
     ]
     listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)

@@ -279,7 +279,7 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
                 times.append("after")
             groups.append(
                 {
-                    "name": row.subset,
+                    "name": f"{row.subset} (n = {row.n})",
                     "before": f"{row.before:{form_of(row.value, row.low, row.high)}}",
                     "after": row.number,
                     "ends": (round(100 * row.before, 1), round(100 * row.value, 1)),

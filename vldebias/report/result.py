@@ -26,6 +26,7 @@ from vldebias.utils.files import (
     read_bytes,
     write_atomically,
 )
+from vldebias.utils.formats import FORMAT, check_format
 from vldebias.utils.json_values import JSON
 
 LINE = 400  # maximum line length in JSON files, long enough for one result row
@@ -65,10 +66,11 @@ class Result(Measurements):
     @model_validator(mode="before")
     @classmethod
     def _without_conclusions(cls, content: object) -> object:
-        """Drop the fields added by `to_dict`, since they can be recomputed from the rows."""
+        """Drop the fields added by `to_dict`: the format, and what the rows determine."""
         if not isinstance(content, dict):
             return content
-        fields = {name: value for name, value in content.items() if name != "conclusions"}
+        added = (FORMAT, "conclusions")
+        fields = {name: value for name, value in content.items() if name not in added}
         if isinstance(fields.get("figures"), list):
             rows = []
             for row in fields["figures"]:
@@ -96,8 +98,8 @@ class Result(Measurements):
     def to_dict(self) -> dict[str, JSON]:
         """Return the JSON content that `write` saves.
 
-        The content also includes the conclusions. Rows whose interval is known to be too narrow,
-        for example because there are few prompts, contain the key "few".
+        The content also includes the format version and the conclusions. Rows whose interval is
+        known to be too narrow, for example because there are few prompts, contain the key "few".
         """
         frame = readable(self)
         content = self.model_dump(mode="json", by_alias=True)
@@ -105,7 +107,7 @@ class Result(Measurements):
             if few:
                 row["few"] = few
         concluded = [conclusion.model_dump(mode="json") for conclusion in conclusions(frame)]
-        return {"conclusions": concluded, **content}
+        return {FORMAT: 1, "conclusions": concluded, **content}
 
     def __str__(self) -> str:
         """Return the conclusions and the rows that support them, in about 25 lines."""
@@ -146,12 +148,13 @@ class Result(Measurements):
         """Load a result from its JSON file and, if there is one, the Parquet file next to it.
 
         Raises:
-            InvalidInputError: If the file is missing or does not contain a result. The message
-                names the first invalid field.
+            InvalidInputError: If the file is missing, does not contain a result, or has a newer
+                format. The message names the first invalid field.
         """
         path = Path(path)
         try:
             content = json.loads(read_bytes(path))
+            check_format(content, path, missing=1)  # results before 1.0 do not state it
             if isinstance(content, dict) and isinstance(content.get("figures"), dict):
                 content["figures"] = _rows_beside(path, content["figures"])
             return cls.model_validate(content)

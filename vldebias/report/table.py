@@ -26,6 +26,7 @@ from vldebias.measure.rows import (
     Measurement,
     TaskProvenance,
 )
+from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,6 +133,9 @@ ENOUGH = {
         "neighbour_probe": math.inf,
     },
 }
+# The worst group's accuracy says little if it is the accuracy of a handful of images.
+FEWEST_IN_GROUP = 10
+OF_GROUPS = ("worst_group", "worst_group_auc", "gap", "gap_reweighted")
 NARROW_INTERVAL = "narrow interval"
 FEW_NOTE = "few, narrow: in simulations, under 92% of such intervals contain the truth."
 KEYS = ["task", "metric", "subset"]
@@ -387,7 +391,7 @@ READABLE = {
 def readable(result: Measurements) -> pd.DataFrame:
     """Return a result's data frame with the additional columns in `READABLE` for display.
 
-    `title` and `measure` are the name of the metric without and with the subset, `hint` says which
+    `title` and `measure` are the name of the metric with and without the subset, `hint` says which
     direction is better, `units` lists the units that were counted, and `name` is the display name
     of the method. `number` and `moved` are the value and the change, formatted with their
     intervals. `published` is the paper's value. `few_units` describes the column `few`,
@@ -511,7 +515,8 @@ class References:
         else:
             verdict_of_row = self.verdict(row, tested_row, to_remove, is_assigned)
         enough = None
-        if verdict_of_row == TOO_FEW and tested_row.change is not None:
+        is_answerable = verdict_of_row == TOO_FEW and not has_small_group(row)
+        if is_answerable and tested_row.change is not None:
             enough = enough_units(next(iter(row.n.values()), 0), tested_row.change, to_remove)
         square_moved = ""
         if square is not None and verdict_of_row in (UNCLEAR, TOO_FEW):
@@ -553,7 +558,7 @@ class References:
         return f"{setting[0]}, λ = {setting[1]:g}"
 
     def before_and_chance(self, row: Measurement, is_assigned: bool) -> tuple[float, float, float]:
-        """Return the value without a method, and chance without and with the method.
+        """Return the value without a method, and chance with and without the method.
 
         Args:
             row: a row of the result.
@@ -610,7 +615,8 @@ class References:
         chance = self.row_of(row, CHANCE)
         # If chance never varies, as for the shares in a single image, the measure cannot show an
         # effect.
-        if chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE:
+        never_varies = chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE
+        if never_varies or (has_small_group(row) and verdict_of_change != "equal"):
             return TOO_FEW
         # A method that makes things worse than chance does harm, even if there was no bias before.
         is_harm = verdict_of_change == "worse" and self.is_beyond_chance(row, is_assigned)
@@ -753,12 +759,20 @@ def with_lam(method: str, lam: float) -> str:
     return f"{method}, λ = {lam:g}{note}"
 
 
+def has_small_group(row: Measurement) -> bool:
+    """Return whether a row about the worst group includes a group of a handful of images."""
+    return row.metric in OF_GROUPS and row.n.get("smallest group", math.inf) < FEWEST_IN_GROUP
+
+
 def few_units(row: Measurement) -> str:
     """Return a warning if a row's interval is known to be too narrow, and "" otherwise.
 
     The warning is "few" followed by the name of the resampled unit if there are fewer units than
-    `ENOUGH` requires, or "narrow interval" if no number of units is sufficient.
+    `ENOUGH` requires, "narrow interval" if no number of units is sufficient, or the size of the
+    smallest group if it decides the value.
     """
+    if has_small_group(row):
+        return f"smallest group: {quantity(row.n['smallest group'], 'image')}"
     unit = next(iter(row.n), "")
     # Prompts may go by other names, such as professions.
     resampled = unit if unit in ("images", "queries") else "prompts"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def text(
         width: the width of the text in columns.
     """
     frame = readable(result)
-    if advice_of(result):
+    if stored_sentences(result, "advice"):
         return _advised(result, frame, max_lines, width)
     concluded = conclusions(frame, measures)
     costed = with_costs(frame, concluded)
@@ -56,10 +56,10 @@ def text(
         tasks = [conclusion.task for conclusion in concluded]
         summaries = summaries[summaries.task.isin(tasks) | (summaries.kind != "bias")]
     notes = wrapped(LABELS, width) if summaries.uses_labels.any() else []
-    for note in notes_of(result):
+    for note in stored_sentences(result, "notes"):
         notes += wrapped(note, width)
     shown: list[str] = []
-    for sentence in findings_of(result):
+    for sentence in stored_sentences(result, "findings"):
         shown += wrapped(sentence, width)
     shown += _verdicts(concluded, width, max_lines - len(shown) - len(notes) - ROWS - 2)
     head = f"{result.name}: values and changes, with 95% intervals"
@@ -76,29 +76,22 @@ def text(
     return "\n".join([*shown, *rows, *notes])
 
 
-def advice_of(result: Measurements) -> list[str]:
-    """Return the advice from tasks that do not compare methods, such as audits."""
-    sentences: list[str] = []
-    for provenance in result.provenance:
-        sentences += provenance.settings.get("advice", ())
-    return sentences
+def stored_sentences(
+    result: Measurements, kind: Literal["advice", "findings", "notes"]
+) -> list[str]:
+    """Return the sentences of one kind that the tasks of a result bring along.
 
-
-def findings_of(result: Measurements) -> list[str]:
-    """Return the sentences about additional findings, for example from human labels."""
-    findings: list[str] = []
+    Args:
+        result: the result.
+        kind: "advice" from tasks that do not compare methods, such as audits; "findings" in
+            addition to the measurements, for example from human labels; or "notes" that explain
+            the results, such as which groups are compared.
+    """
+    texts: list[str] = []
     for provenance in result.provenance:
-        findings += provenance.settings.get("findings", ())
+        texts += provenance.settings.get(kind, ())
     # Tasks that share a gallery may report the same findings about its files.
-    return list(dict.fromkeys(findings))
-
-
-def notes_of(result: Measurements) -> list[str]:
-    """Return notes that explain the results, such as which groups are compared."""
-    notes: list[str] = []
-    for provenance in result.provenance:
-        notes += provenance.settings.get("notes", ())
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys(texts))
 
 
 def sentences(result: Measurements, measures: Measures = ()) -> list[str]:
@@ -108,17 +101,17 @@ def sentences(result: Measurements, measures: Measures = ()) -> list[str]:
         result: the result to summarise.
         measures: the (task, metric) pairs to draw conclusions about. Default: all of them.
     """
-    advice = advice_of(result)
+    advice = stored_sentences(result, "advice")
     if advice:
-        return [*advice, *notes_of(result)]
+        return [*advice, *stored_sentences(result, "notes")]
     concluded = [conclusion.short for conclusion in conclusions(readable(result), measures)]
-    return [*findings_of(result), *concluded, *notes_of(result)]
+    return [*stored_sentences(result, "findings"), *concluded, *stored_sentences(result, "notes")]
 
 
 def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: int) -> str:
     """Format a result's advice, followed by its section, if any, or its measures."""
     lines: list[str] = []
-    for sentence in advice_of(result):
+    for sentence in stored_sentences(result, "advice"):
         lines += wrapped(sentence, width)
     room = max_lines - len(lines) - 1
     section = section_of(result, frame)
@@ -131,7 +124,7 @@ def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: i
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:
     """Format the first rows of each measure in `room` lines, and report how many are left."""
-    notes = wrapped(FEW_NOTE, width) if (frame.few != "").any() else []
+    notes = wrapped(FEW_NOTE, width) if frame.few.str.match("few|narrow").any() else []
     room -= len(notes)
     blocks = [block for _, block in frame.groupby("title", sort=False)]
     # If there are only one or two measures, they may use all lines.
@@ -243,7 +236,7 @@ def tab_rows(
     """
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
-    if not advice_of(result):
+    if not stored_sentences(result, "advice"):
         costed = with_costs(frame, conclusions(frame, measures))
         frame = costed[costed.is_summary]
     summaries = named(frame, measures).replace({"method": {CHANCE: "chance"}})

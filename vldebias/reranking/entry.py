@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from vldebias.errors import (
     InvalidInputError,
     SuspectInputWarning,
     did_you_mean,
+    explain_keywords,
     warn,
 )
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
@@ -26,7 +27,8 @@ from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import AS_FOUND, Positions, Report, check_count
 
 if TYPE_CHECKING:
-    from vldebias.methods.method import AttributeLike
+    from vldebias.hosts import Host
+    from vldebias.typing import AnyArray, AttributeLike, ById, ColumnLike, ModelLike
 
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
@@ -42,20 +44,21 @@ _UNEVEN = 1.5
 _MANY_CANDIDATES = 100
 
 
+@explain_keywords
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
-    scores: object,
+    scores: AnyArray | ById[float],
     k: int | None = None,
     *,
-    labels: object = None,
-    probabilities: object = None,
-    features: object = None,
+    labels: ColumnLike | Mapping[str, ColumnLike] | ById[Hashable] | None = None,
+    probabilities: AnyArray | Mapping[str, AnyArray] | None = None,
+    features: AnyArray | None = None,
     attribute: AttributeLike | None = None,
-    model: object = None,
-    shares: object = POOL,
+    model: Host | ModelLike | None = None,
+    shares: str | Mapping[str, float] = POOL,
     index: IndexGroups | str | Path | None = None,
     method: str | Reranker | None = None,
-    ids: object = None,
-    checked: Mapping[int, object] | Mapping[str, object] | None = None,
+    ids: AnyArray | Sequence[Hashable] | None = None,
+    checked: ById[Hashable] | None = None,
 ) -> Positions:
     """Re-rank search results so that every group gets its requested share of the top k.
 
@@ -65,22 +68,27 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     `labels`, `probabilities`, or `features` with either `attribute` and `model`, or `index`.
 
     If zero-shot labels cannot be trusted, the results keep their order, and the report explains
-    why: fewer than five candidates look like one of the groups, or different wordings disagree
+    why: fewer than five candidates look like one of the groups, or different templates disagree
     about them. Candidates that show nobody have no group.
 
+    See also docs/how-to/rerank.md.
+
     Args:
-        scores: scores (n,) for one query or (q, n) for several, or a mapping from id to score.
-            Higher is better.
+        scores: scores (n,) for one query or (q, n) for several, as an array, a tensor or a list, or
+            a mapping from id to score. Higher is better.
         k: number of results to show. If None, all are shown.
-        labels: group of each candidate (n,). None, NaN, "" and "unknown" mean that the group is
-            unknown. Such candidates keep their places and do not count towards any group. Pass a
-            mapping from column to labels to cross several columns ("female/old"). A mapping from id
-            to label is accepted with `ids` or if `scores` is a mapping.
+        labels: group of each candidate (n,), as an array, a tensor, a list or a pandas column.
+            None, NaN, "" and "unknown" mean that the group is unknown. Such candidates keep their
+            places and do not count towards any group. Pass a mapping from column to labels to cross
+            several columns ("female/old"). A mapping from id to label is accepted with `ids` or if
+            `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label.
-        features: features (n, d) of the candidates, for zero-shot labels with `attribute`.
-        attribute: prompt set with words for its values, or several prompt sets to cross.
-        model: model that embeds the prompts, or a mapping from prompt to embedding.
+        features: features (n, d) of the candidates, as an array or a tensor, for zero-shot labels
+            with `attribute`.
+        attribute: prompt set with words for its values, or its name or file, or several to cross.
+        model: open_clip or transformers model that embeds the prompts, a `Host`, or a mapping from
+            prompt to embedding (d,).
         shares: requested shares: "pool" for the shares among all candidates, "even" for equal
             shares, or a mapping from group to share.
         index: the groups and their shares in the whole index that the candidates come from:
@@ -91,8 +99,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             functools.partial(fair, alpha=0.3). If None, "quota" for labels and "expected" for
             probabilities. Zero-shot labels have probabilities if at least 50 images per group were
             passed and the groups' cosines differ clearly.
-        ids: ids (n,) or (q, n) as returned by an index, with -1 for no result. Labels,
-            probabilities and features are then those of the rows of the index, or of the
+        ids: ids (n,) or (q, n) as returned by an index, integers or strings, with -1 for no result.
+            Labels, probabilities and features are then those of the rows of the index, or of the
             candidates of a single query.
         checked: true groups of randomly sampled candidates that were checked by hand, by row, or by
             id if ids are used. `Positions.to_check` returns a sample to check. The report then
@@ -123,13 +131,16 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
     keys: NDArray[np.generic] = rows if id_rows is None else id_rows
     if id_rows is not None:
-        inputs = (labels, probabilities, features, ())
-        source = next(part for part in inputs if part is not None)
-        source, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
-        labels = None if labels is None else source
+        is_index = not isinstance(scores, Mapping)
+        labels, rows = _rows_of_sources(id_rows, labels, probabilities, features, is_index=is_index)
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
+    if ids is not None and len(groups.codes) < n:
+        raise InvalidInputError(
+            f"ids: the label of id {n - 1} is expected in row {n - 1}, but there are"
+            f" {len(groups.codes)} labels; pass labels as a mapping from id to label"
+        )
     if len(groups.codes) < n or (ids is None and len(groups.codes) > n):
         raise InvalidInputError(
             f"got {len(groups.codes)} groups for {n} candidates; expected one per candidate"
@@ -139,23 +150,48 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         shares, target = _shares_of_index(saved, groups, shares), "index"
     groups = groups.with_groups_of(shares)
     code_of_checked = read_checked(checked, groups.names, keys)
-    pools = []
-    for query, rows_of_query in enumerate(rows):
-        # An index pads with -1 if it finds fewer candidates.
-        is_found = rows_of_query != UNKNOWN
-        pool = groups.candidates(lists[query][is_found], rows_of_query[is_found], shares)
-        if saved is not None and groups.source == ZERO_SHOT:
-            pool = replace(pool, shares=saved.shares, expected_shares=saved.expected_shares)
-        codes = codes_of(keys[query][is_found], code_of_checked)
-        pools.append((pool, keys[query][is_found], codes))
-    _warn_of_distances([pool.scores for pool, _, _ in pools])
+    queries = list(zip(lists, rows, keys, strict=True))
+    pools = _pools(queries, groups, shares, saved, code_of_checked)
+    candidates = [pool for pool, _, _ in pools]
+    _warn_of_distances(candidates)
     if target == EVEN and not groups.doubt:
-        _warn_of_uneven([pool for pool, _, _ in pools])
+        _warn_of_uneven(candidates)
     positions = _Pages(pools, *_chosen(method, groups, target), k, groups.doubt, table.ndim == 1)(1)
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         warn_of_short(positions.reports, "pass more candidates or request other shares")
     return positions
+
+
+_Pool = tuple[Candidates, NDArray[np.generic], NDArray[np.integer]]
+"""A query's candidates, their keys (n,) and their checked groups (n,)."""
+
+
+def _pools(
+    queries: Sequence[tuple[Floats, Rows, NDArray[np.generic]]],
+    groups: Groups,
+    shares: object,
+    index: IndexGroups | None,
+    code_of_checked: Mapping[int | str, int],
+) -> list[_Pool]:
+    """Return the candidates of each query.
+
+    Args:
+        queries: the scores, rows and keys (n,) of each query's candidates.
+        groups: the groups of all rows.
+        shares: the requested shares.
+        index: the groups of an index, whose shares apply to zero-shot labels.
+        code_of_checked: the true groups of checked candidates, by row or id.
+    """
+    pools: list[_Pool] = []
+    for scores, rows, keys in queries:
+        # An index pads with -1 if it finds fewer candidates.
+        is_found = rows != UNKNOWN
+        pool = groups.candidates(scores[is_found], rows[is_found], shares)
+        if index is not None and groups.source == ZERO_SHOT:
+            pool = replace(pool, shares=index.shares, expected_shares=index.expected_shares)
+        pools.append((pool, keys[is_found], codes_of(keys[is_found], code_of_checked)))
+    return pools
 
 
 @dataclass(frozen=True)
@@ -171,7 +207,7 @@ class _Pages:
         is_single: whether to return (k,) for the only query.
     """
 
-    pools: Sequence[tuple[Candidates, NDArray[np.generic], NDArray[np.integer]]]
+    pools: Sequence[_Pool]
     reranker: Reranker
     about: tuple[str, str, str]
     k: int | None
@@ -195,9 +231,9 @@ class _Pages:
 def _read_groups(
     labels: object,
     probabilities: object,
-    features: object,
+    features: AnyArray | None,
     attribute: AttributeLike | None,
-    model: object,
+    model: Host | ModelLike | None,
     index: IndexGroups | None,
 ) -> Groups:
     """Return the groups of all rows, using whichever source was passed.
@@ -315,6 +351,29 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
     return table, id_rows
 
 
+def _rows_of_sources(
+    id_rows: NDArray[np.generic],
+    labels: object,
+    probabilities: object,
+    features: object,
+    *,
+    is_index: bool,
+) -> tuple[Any, Rows]:
+    """Return the labels by row, if any, and each candidate's row (q, n) in the groups' source.
+
+    Args:
+        id_rows: ids (q, n).
+        labels: labels, or None; likewise the other sources.
+        probabilities: probabilities of the groups.
+        features: features for zero-shot labels.
+        is_index: whether integer ids may be rows of an index.
+    """
+    inputs = (labels, probabilities, features, ())
+    source = next(part for part in inputs if part is not None)
+    by_row, rows = rows_of_ids(id_rows, source, is_index=is_index)
+    return None if labels is None else by_row, rows
+
+
 def read_checked(
     checked: Mapping[int, object] | Mapping[str, object] | None,
     names: Sequence[str],
@@ -380,9 +439,9 @@ def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
     return np.asarray(reranker(candidates, count))
 
 
-def _warn_of_distances(lists: Sequence[Floats]) -> None:
+def _warn_of_distances(lists: Sequence[Candidates]) -> None:
     """Warn once if the scores of every query ascend, as distances of search results do."""
-    are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
+    are_ascending = all(bool((pool.scores[1:] > pool.scores[:-1]).all()) for pool in lists)
     if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
         warn(
             "rerank: the scores ascend from the first to the last candidate, as distances do, but"

@@ -66,6 +66,10 @@ class Groups:
     @classmethod
     def _of_column(cls, labels: object, where: str) -> Groups:
         """Return the groups in one label column, which messages refer to as `where`."""
+        if isinstance(labels, str):
+            raise InvalidInputError(
+                f"{where}: got the text {labels!r}; expected a group for each candidate"
+            )
         distinct, code_of_row = _factorised(labels)
         texts = [str(value).strip() for value in distinct]
         unknown = set()

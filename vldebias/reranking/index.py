@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,13 +19,14 @@ from vldebias.reranking.candidates import UNKNOWN, Floats, as_floats, unit_produ
 from vldebias.reranking.checks import ENOUGH
 from vldebias.reranking.estimates import GroupEstimator
 from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares, requested_shares
+from vldebias.utils.formats import FORMAT, check_format
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.methods import Problem
-    from vldebias.methods.method import AttributeLike
     from vldebias.projection.fingerprint import Fingerprint
     from vldebias.prompts import PromptSet
+    from vldebias.typing import AnyArray, AttributeLike, ModelLike
 
 # Texts without people. They have the same template as the prompts that state a value, so that only
 # their content differs.
@@ -41,7 +43,7 @@ NOBODY = (
     "A photo of clouds in the sky.",
 )
 ENOUGH_PEOPLE = 50  # minimum number of images per group in the sample of an index
-_KIND = "vldebias index groups 2"
+_KIND = "vldebias index groups"
 # If a group's mean probability differs from its share of the labels by more than this, the
 # probabilities were not fitted to the groups, so only the labels are used.
 _DISAGREE = 0.2
@@ -109,9 +111,9 @@ class IndexGroups:
     @classmethod
     def fit(
         cls,
-        model: object,
+        model: Host | ModelLike,
         attribute: AttributeLike,
-        features: object,
+        features: AnyArray | Iterable[AnyArray],
         *,
         least: int | None = None,
         nobody: Sequence[str] = NOBODY,
@@ -214,7 +216,7 @@ class IndexGroups:
         shares = self.shares if self.expected_shares is None else self.expected_shares
         return dict(zip(self.names, shares.tolist(), strict=True))
 
-    def predict(self, features: object) -> Groups:
+    def predict(self, features: AnyArray | Iterable[AnyArray]) -> Groups:
         """Return the groups of vectors, with their probabilities if available.
 
         Vectors that are zero, NaN or infinite, or that show nobody, have no group.
@@ -230,7 +232,7 @@ class IndexGroups:
         codes = np.where(people, groups.codes, UNKNOWN)
         return replace(groups, codes=codes, doubt=self.doubt)
 
-    def within(self, features: object, shares: Mapping[str, float] | None = None) -> IndexGroups:
+    def within(self, features: AnyArray, shares: Mapping[str, float] | None = None) -> IndexGroups:
         """Return the groups and their shares behind a filter.
 
         The probabilities are fitted again to these vectors, if there are enough of them, because
@@ -342,6 +344,7 @@ class IndexGroups:
         mark = None if self.fingerprint is None else self.fingerprint.to_dict()
         header = {
             "kind": _KIND,
+            FORMAT: "1",
             "names": json.dumps([estimator.names for estimator in self.estimators]),
             "by_probability": json.dumps([part.by_probability for part in self.estimators]),
             "doubt": self.doubt,
@@ -381,6 +384,11 @@ class IndexGroups:
             raise InvalidInputError(
                 f"{file}: expected a file from `queries.index.save`, got other tensors"
             )
+        stated: object = header.get(FORMAT)
+        # The header of a safetensors file only contains strings.
+        if isinstance(stated, str) and re.fullmatch("[0-9]{1,18}", stated):
+            stated = int(stated)
+        check_format({FORMAT: stated}, file)
         if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"

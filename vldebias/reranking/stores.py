@@ -124,8 +124,8 @@ def _reranked(
             raise InvalidInputError(
                 f"attribute: no result has {name!r} in its metadata; expected one of {keys}"
             )
-    values = scores
-    if None in scores:
+    values = [score for score in scores if score is not None]
+    if len(values) < len(scores):
         values = [-place for place in range(len(results))]
     positions = rerank(values, k, labels=labels, **options)
     return [results[position] for position in positions.tolist()]

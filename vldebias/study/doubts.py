@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, UnitRows, cross, odd_values
+from vldebias.data import Embeddings, cross
+from vldebias.data.label_values import odd_values
+from vldebias.data.rows import UnitRows
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.hosts import Host
 from vldebias.hosts.edits import TEXT

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, expected_one_of, warn
 from vldebias.hosts import EditAttachment, attachment_of
 from vldebias.hosts.edits import TEXT
 from vldebias.methods import Method, Rerank, get_compared
 from vldebias.projection.edit import Edit
-from vldebias.prompts import PromptSet
 from vldebias.report.result import Result
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import TASKS
@@ -22,9 +21,12 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Strict
 
 if TYPE_CHECKING:
+    from vldebias.hosts import Host
+    from vldebias.hosts.loading import Loaded
     from vldebias.methods import Compared
     from vldebias.methods.reference import Reference
     from vldebias.study.inputs import Columns, Images
+    from vldebias.typing import AttributeLike, ModelLike, PipelineLike, Tokenizer
 
 # A method or its name, a re-ranking, or a fitted edit.
 AnyMethod: TypeAlias = "str | Compared | Edit"
@@ -32,25 +34,27 @@ LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
 def evaluate(
-    model: object,
+    model: str | Host | ModelLike | PipelineLike | Loaded | None,
     images: Images | None = None,
     *,
-    attribute: str | PromptSet | Mapping[str, object] | None = None,
+    attribute: AttributeLike | Mapping[str, AttributeLike] | None = None,
     labels: Columns | None = None,
-    unknown: Any = (),
+    unknown: Hashable | Sequence[Hashable] = (),
     task: str = "retrieval",
     methods: AnyMethod | Sequence[AnyMethod] | Mapping[str, AnyMethod] | None = None,
     reference: Images | Reference | None = None,
     reference_labels: Columns | None = None,
     split: str = "test",
     root: str | Path | None = None,
-    tokenizer: object = None,
+    tokenizer: Tokenizer | None = None,
     pretrained: str | None = None,
     device: str = "auto",
     progress: Progress | bool | None = None,
     **options: object,
 ) -> Result:
     """Measure the bias and utility of methods, with confidence intervals.
+
+    See also docs/tutorials/evaluate-clip.md.
 
     Args:
         model: an open_clip or transformers model, a name that `vldebias.load_host` accepts, or a
@@ -139,7 +143,13 @@ def evaluate(
     elif progress:
         shown = Progress()
     inputs = Inputs(
-        Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
+        Options(
+            Path(),
+            pretrained=pretrained,
+            device=device,
+            data_root=root,
+            unknown=cast("Any", unknown),
+        ),
         sources,
         needs=f"task {task!r}",
         progress=shown,

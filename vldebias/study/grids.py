@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
     from PIL.ImageFont import FreeTypeFont
 
-    from vldebias.methods import AttributeLike
+    from vldebias.hosts import Host
+    from vldebias.typing import AttributeLike, ModelLike, PipelineLike
 
 # A method or its name, a fitted edit, or edits by role.
 AnyMethod: TypeAlias = str | Method | Edit | Mapping[str, Edit]
@@ -50,7 +51,7 @@ PALE = "#52606d"
 
 
 def grid(  # noqa: PLR0913 (settings of a public entry point)
-    pipe: object,
+    pipe: Host | ModelLike | PipelineLike,
     attribute: AttributeLike,
     *,
     methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (NONE, "default"),
@@ -63,6 +64,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     **options: Any,  # checked by `debias`
 ) -> Image:
     """Return an image with a row per prompt and method, and a column per seed or search result.
+
+    See also docs/how-to/generate.md.
 
     Args:
         pipe: a diffusers pipeline that `vldebias.debias` supports, without an attachment; or an

@@ -37,13 +37,12 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from torch import Tensor
+    from vldebias.typing import AnyArray, ColumnLike
 
 # Image features (n, d), images, or the name of a file, a folder or a data set.
-Images: TypeAlias = "Embeddings | ImageData | Shards | Tensor | ArrayLike | Path"
+Images: TypeAlias = "Embeddings | ImageData | Shards | AnyArray | Path"
 # One label column (n,), or column -> labels.
-Columns: TypeAlias = "Labels | Tensor | ArrayLike | Mapping[str, Labels | Tensor | ArrayLike]"
+Columns: TypeAlias = "Labels | ColumnLike | Mapping[str, Labels | ColumnLike]"
 
 _MANY_UNREADABLE = 0.05  # share of unreadable images that triggers a warning
 SPLITS = ("images", "reference", "train", "val")

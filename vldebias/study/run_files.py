@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vldebias.errors import InvalidInputError
 from vldebias.utils.files import LOCK, digest, read_json, write_atomically
+from vldebias.utils.formats import FORMAT, check_format
 
 RESULT = "result.json"
 PAGE = "index.html"
@@ -16,8 +17,7 @@ MANIFEST = "manifest.json"
 
 def write_manifest(folder: Path) -> Path:
     """Write a manifest with the SHA-256 of every file in a run, except the embedding cache."""
-    content = json.dumps({"files": _digests(folder)}, indent=1) + "\n"
-    return write_atomically(folder / MANIFEST, content)
+    return _write(folder, _digests(folder))
 
 
 def record_pages(folder: Path, pages: Sequence[Path]) -> None:
@@ -37,7 +37,7 @@ def record_pages(folder: Path, pages: Sequence[Path]) -> None:
         path = page.resolve()
         if path.is_relative_to(folder.resolve()):
             files[path.relative_to(folder.resolve()).as_posix()] = digest(page)
-    write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1) + "\n")
+    _write(folder, files)
 
 
 def verify(result: str | Path) -> dict[str, list[str]]:
@@ -57,8 +57,8 @@ def verify(result: str | Path) -> dict[str, list[str]]:
     files = _read_manifest(folder) if path.exists() else None
     if files is None:
         raise InvalidInputError(
-            f"{result}: found no {MANIFEST}; expected the complete folder of a run; run the suite"
-            " again"
+            f"{folder if path.suffix else path}: found no {MANIFEST}; expected the complete folder"
+            " of a run; run the suite again"
         )
     current = _digests(folder)
     return {
@@ -73,8 +73,14 @@ def _read_manifest(folder: Path) -> dict[str, str] | None:
     if not (folder / MANIFEST).is_file():
         return None
     manifest = read_json(folder / MANIFEST)
+    check_format(manifest, folder / MANIFEST, missing=1)
     files = manifest.get("files") if isinstance(manifest, dict) else None
     return files if isinstance(files, dict) else None
+
+
+def _write(folder: Path, files: dict[str, str]) -> Path:
+    content = json.dumps({FORMAT: 1, "files": files}, indent=1) + "\n"
+    return write_atomically(folder / MANIFEST, content)
 
 
 def _digests(folder: Path) -> dict[str, str]:

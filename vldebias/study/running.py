@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Self
 from pydantic import BaseModel, ValidationError
 
 import vldebias
-from vldebias.data import Embeddings, digest_of, processes
+from vldebias.data import Embeddings
+from vldebias.data.parallel import processes
+from vldebias.data.rows import digest_of
 from vldebias.errors import InvalidInputError, ReferenceWarning, did_you_mean
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.loading import Loaded

@@ -103,7 +103,8 @@ class StartingScores:
             InvalidInputError: If the file of scores is missing or damaged.
         """
         try:
-            with np.load(folder / SCORES, allow_pickle=False) as arrays:
+            # numpy would not close a damaged file that it opened itself.
+            with (folder / SCORES).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return cls(arrays["index"], arrays["scores"], arrays["exchanged"])
         except Exception as error:  # numpy raises many exception types for damaged files.
             raise InvalidInputError(

@@ -30,6 +30,7 @@ from vldebias.training.objective import Trainee
 from vldebias.training.optim import RHO, Average, climbed, still
 from vldebias.training.settings import LoopSettings
 from vldebias.utils.files import only_writer, storage_errors, write_atomically
+from vldebias.utils.formats import FORMAT, check_format
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -51,6 +52,7 @@ class DivergedError(VldebiasError):
 class Checkpoint(TypedDict):
     """Contents of a checkpoint file."""
 
+    format_version: int
     step: int
     identity: str
     history: list[Entry]
@@ -431,6 +433,7 @@ class Run:
         """Write the state after `step` steps."""
         if self.folder is not None and self.accelerator.is_main_process:
             state = {
+                FORMAT: 1,
                 "step": step,
                 "identity": json.dumps(self.identity),
                 "history": self.history,
@@ -507,7 +510,7 @@ def read_state(path: Path) -> Checkpoint | None:
     """Load a checkpoint, or return None if the file does not exist.
 
     Raises:
-        InvalidInputError: If the file is damaged.
+        InvalidInputError: If the file is damaged or has a different format.
     """
     if not path.is_file():
         return None
@@ -518,8 +521,11 @@ def read_state(path: Path) -> Checkpoint | None:
             raise ValueError(f"wrong checksum of {damaged}")
         # weights_only only allows tensors and plain values, because other pickles could run code.
         state: Checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        check_format(state, path, missing=1)
         if set(state) != Checkpoint.__required_keys__:
             raise ValueError("unexpected entries")
+    except InvalidInputError:
+        raise
     except Exception as error:  # torch raises many exception types for damaged files.
         raise InvalidInputError(
             f"{path}: not a readable checkpoint ({error}); delete it to start again"

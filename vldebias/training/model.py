@@ -18,7 +18,8 @@ from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.reading import reading
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
-from vldebias.utils.files import storage_errors
+from vldebias.utils.files import storage_errors, sync
+from vldebias.utils.formats import FORMAT
 from vldebias.version import __version__
 
 MANIFEST = "vldebias.json"
@@ -312,6 +313,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
             family = towers.library
             towers.save(plain, new_folder, name=name)
         manifest = {
+            FORMAT: 1,
             "family": family,
             "base": name,
             "scope": scope,
@@ -362,9 +364,13 @@ def replacing(folder: Path) -> Iterator[Path]:
         with storage_errors(folder):
             new_folder.mkdir()
             yield new_folder
+            # Renaming may reach the disk before the files do.
+            for path in [*new_folder.rglob("*"), new_folder]:
+                sync(path)
             if folder.exists():
                 os.replace(folder, old_folder)
             os.replace(new_folder, folder)
+            sync(folder.parent)
     finally:
         for leftover in (new_folder, old_folder):
             shutil.rmtree(leftover, ignore_errors=True)

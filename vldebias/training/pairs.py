@@ -95,7 +95,7 @@ class Pairs:
         pairs = replace(pairs, captions=captions).select(np.flatnonzero(has_caption))
         # Warn if captions or class names look like file names or codes instead of words.
         names = [texts[0] for texts in pairs.captions]
-        remedy = "Set caption to the column of the captions"
+        remedy = "Pass the column of the captions (--caption-column; in Python caption=...)"
         if settings.caption_template is not None and pairs.labels is not None:
             names = [pairs.labels.names[code] for code in pairs.labels.codes]
             remedy = "Set names to the names of the classes (names={column: {code: name}})"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -46,12 +46,14 @@ from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import (
     Detection,
+    equal_negatives,
     positive_scores,
     report_pairs,
     right_captions,
     shuffled_scores,
 )
 from vldebias.utils.files import only_writer, versions, write_atomically
+from vldebias.utils.formats import FORMAT
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.trackers import tracker_name
 
@@ -67,6 +69,25 @@ _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 # A run reports captions that look wrong if they are at least this share of all captions.
 LEAST_LOW_GROUP = 0.1
 _LINE_EVERY = 60.0  # Minimum number of seconds between two lines with scores in a log file.
+
+
+class Outcome(TypedDict):
+    """Contents of run.json, as described in `train_model`."""
+
+    format_version: int
+    before: dict[str, float]
+    after: dict[str, float]
+    halfway: dict[str, float]
+    halfway_change: Halfway | None
+    debiased: dict[str, float]
+    below_start: Fall | None
+    wrong_pairs: Detection | None
+    kept: list[KeptShare]
+    processes: dict[str, int | str]
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    files: dict[str, str]
+    conclusions: list[dict[str, Any]]
 
 
 def train_model(
@@ -130,7 +151,7 @@ def train_model(
     warn_of_lost_groups(outcome["kept"])
     if outcome["below_start"] is not None:
         _warn_of_fall(outcome["below_start"], run.steps)
-    return outcome
+    return dict(outcome)
 
 
 class _Run:
@@ -286,7 +307,7 @@ class _Run:
                 on_step=_StepReport(settings, self.accelerator, self.progress, advance),
             )
 
-    def write(self, history: Sequence[Entry]) -> dict[str, Any]:
+    def write(self, history: Sequence[Entry]) -> Outcome:
         """Write all files except the checkpoint, and return the contents of run.json."""
         settings = self.settings
         folder = self.folder
@@ -323,7 +344,8 @@ class _Run:
                 files["projection"] = PROJECTION
             if self.held_out is not None and edits:
                 debiased = self.held_out.monitor(self.towers, edits.only)
-        outcome: dict[str, Any] = {
+        outcome: Outcome = {
+            FORMAT: 1,
             "before": before,
             "after": after,
             "halfway": halfway,
@@ -376,10 +398,31 @@ class _Run:
         if share >= LEAST_LOW_GROUP:
             self.progress.print_line(
                 f"about {share:.0%} of the captions match their image no better than captions of"
-                " other images do. Look at pairs.html; if they are wrong, train the original model"
-                " again with --set keep=auto, which makes them count less"
+                f" other images do. {self._advice_on_low_captions(pairs)}"
             )
         return report_pairs(pairs, scores, self.folder, exchanged=exchanged)
+
+    def _advice_on_low_captions(self, pairs: Pairs) -> str:
+        """Return what to do about captions that match no better than those of other images."""
+        settings = self.settings
+        batch = min(settings.batch_size, pairs.items)
+        texts_equal, tokens_equal = equal_negatives(self.towers, pairs, batch)
+        if texts_equal >= 1 and not LOSSES[settings.loss].reads:
+            return (
+                f"On average, {texts_equal:.1f} of an image's {batch - 1} negatives have its own"
+                " caption, and training pushes them away. Train the original model again with"
+                " --loss gce, which treats equal captions as one class"
+            )
+        if texts_equal < 1 <= tokens_equal:
+            return (
+                "The model reads only the start of each caption, after which"
+                f" {tokens_equal:.1f} of an image's {batch - 1} negatives have its own caption on"
+                " average. Put what differs first, or use a model with a longer context"
+            )
+        return (
+            "Look at pairs.html; if they are wrong, train the original model again with --set"
+            " keep=auto, which makes them count less"
+        )
 
 
 class HeldOutScores:

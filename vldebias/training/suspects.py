@@ -7,7 +7,8 @@ that its caption is wrong.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -38,6 +39,7 @@ class Detection(TypedDict):
 
 
 SAMPLE = 500  # maximum number of images whose captions are exchanged for comparison
+_CAPTIONS_AT_ONCE = 1000
 _EM_STEPS = 60
 _NARROWEST = 1e-4  # smallest standard deviation of cosines
 _TINY = np.finfo(np.float64).tiny
@@ -137,6 +139,32 @@ def shuffled_scores(
     )
     scores = positive_scores(towers, sample, workers=workers)
     return rows[places], scores[np.isfinite(scores)]
+
+
+def equal_negatives(towers: Towers, pairs: Pairs, batch_size: int) -> tuple[float, float]:
+    """Return how many negatives of an image have its own caption, on average over batches.
+
+    Args:
+        towers: the model.
+        pairs: images with captions, of which only the first of each image counts.
+        batch_size: number of pairs in a batch.
+
+    Returns:
+        The number of equal texts, and the number of equal texts after tokenising, which cuts
+            them at the context length.
+    """
+    captions = [texts[0] for texts in pairs.captions]
+    tokens: list[bytes] = []
+    for start in range(0, len(captions), _CAPTIONS_AT_ONCE):
+        # The first tensor has the tokens.
+        batch = next(iter(towers.tokenize(captions[start : start + _CAPTIONS_AT_ONCE]).values()))
+        tokens += [row.tobytes() for row in batch.cpu().numpy()]
+
+    def repeats(rows: Sequence[Hashable]) -> float:
+        pairs_of_rows = sum(n * (n - 1) for n in Counter(rows).values())
+        return (batch_size - 1) * pairs_of_rows / max(1, len(rows) * (len(rows) - 1))
+
+    return repeats(captions), repeats(tokens)
 
 
 class RightCaptions(NamedTuple):

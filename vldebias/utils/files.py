@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LOCK = ".vldebias.lock"  # lock file of an output folder
 _MAX_YAML = 1_000_000  # maximum size in bytes of a hand-written file
+_YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MOST_DIGITS = 100  # maximum length of a number in YAML
 _MAX_JSON = 50_000_000  # maximum size in bytes of a generated file; large results are about 3 MB
 _FORMULA = (  # strings that a spreadsheet would run as formulas, including full-width characters
     "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
@@ -374,6 +376,13 @@ def _strict_loader() -> type[yaml.SafeLoader]:
                     f"line {line}: the alias *{event.anchor} is not supported; write out the value"
                 )
             node: yaml.Node | None = super().compose_node(parent, index)
+            is_number = isinstance(node, yaml.ScalarNode) and node.tag in _YAML_NUMBERS
+            if node is not None and is_number and len(node.value) > _MOST_DIGITS:
+                # "1:1:..." is a number to base 60, which Python could neither show nor convert.
+                raise yaml.YAMLError(
+                    f"line {line}: a number of {len(node.value):,} characters; expected at most"
+                    f" {_MOST_DIGITS} digits, or text in quotes"
+                )
             if isinstance(node, yaml.MappingNode):
                 # The safe loader would silently keep the last of two equal keys.
                 counts = Counter(str(key.value) for key, _ in node.value)
@@ -414,6 +423,18 @@ def _finite(text: str) -> float:
     return value
 
 
+def refuse_lfs_pointer(path: str | Path) -> None:
+    """Raise an error if a file is a pointer that Git LFS leaves in a clone without its files."""
+    start = b""
+    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+        start = file.read(40)
+    if start.startswith(b"version https://git-lfs.github.com/"):
+        raise InvalidInputError(
+            f"{path}: got a pointer of Git LFS instead of the file; run `git lfs pull` in its"
+            " repository"
+        )
+
+
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     """Return the content of an untrusted file.
 
@@ -424,6 +445,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     Raises:
         InvalidInputError: If the file cannot be read, or is larger than `max_bytes`.
     """
+    refuse_lfs_pointer(path)
     try:
         with open(path, "rb") as file:
             data = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TypeGuard
@@ -42,7 +43,7 @@ def parsed(text: str, source: str) -> JSON:
     try:
         value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{source}: expected JSON, got {error}") from None
+        raise InvalidInputError(f"{source}: expected JSON, but it is not valid: {error}") from None
     return value
 
 
@@ -50,8 +51,8 @@ def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
     """Convert a JSON object's pairs to a dict, or raise ValueError if a name occurs twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the name {repeated!r} twice in one object; expected different names")
     return row
 
@@ -66,6 +67,7 @@ def located_values(text: str, ending: str, source: str) -> tuple[list[JSON], lis
       {"result": {"points": [...]}}), or one list of strings ({"prompts": [...]});
     - an object with an entry for each image, like the caption files for kohya's sd-scripts
       ({"0.png": {"caption": ..., "tags": ...}});
+    - Karpathy's split of COCO and Flickr30k ({"images": [{"filename": ..., "sentences": ...}]});
     - an object of objects with the same fields, such as {"0001": {"prompt": ...}, ...}. The names
       become the column "id", unless there is one.
 
@@ -85,7 +87,12 @@ def located_values(text: str, ending: str, source: str) -> tuple[list[JSON], lis
         value = parsed(text, source)
         entries: JSON = value
         if isinstance(value, dict):
-            entries = rows_by_picture(value) or _only_list(value, source) or _rows_by_id(value)
+            entries = (
+                rows_by_picture(value)
+                or _rows_of_karpathy(value)
+                or _only_list(value, source)
+                or _rows_by_id(value)
+            )
         if not _are_entries(entries):
             raise InvalidInputError(
                 f"{source}: expected a list of objects (one per row) or of strings, or an object"
@@ -165,6 +172,22 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
     if are_pictures and are_captions:
         return [{"image": name, "caption": caption} for name, caption in value.items()]
     return None
+
+
+def _rows_of_karpathy(value: Mapping[str, JSON]) -> list[Row] | None:
+    """Return one row per image of Karpathy's split of COCO and Flickr30k, else None."""
+    images = value.get("images")
+    if not isinstance(images, list):
+        return None
+    rows: list[Row] = []
+    for entry in images:
+        if not isinstance(entry, Mapping) or not {"filename", "sentences"} <= entry.keys():
+            return None
+        row = dict(entry)
+        folder = row.pop("filepath", "")
+        name = row.pop("filename")
+        rows.append({"image": f"{folder}/{name}" if folder else str(name), **row})
+    return rows
 
 
 def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:

@@ -85,7 +85,7 @@ def check_callable(
 
 
 class Registry(Mapping[str, T]):
-    """Map names to registered objects.
+    """Map names to losses, methods, metrics, data sets or other registered objects.
 
     Other packages' entry points are loaded when an unknown name is looked up or when all names are
     listed.
@@ -99,6 +99,10 @@ class Registry(Mapping[str, T]):
         modules: a mapping from object names to the modules of this package that register them,
             which are imported on first use.
         reserved: additional names that cannot be registered.
+
+    >>> from vldebias.losses import LOSSES
+    >>> LOSSES["rince"].title, "supcon" in LOSSES
+    ('RINCE', True)
     """
 
     def __init__(

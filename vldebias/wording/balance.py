@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +23,16 @@ from numbers import Integral, Real
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
-from vldebias.errors import InvalidInputError, UnseenValueWarning, warn
+from vldebias.errors import (
+    InvalidInputError,
+    SuspectInputWarning,
+    UnseenValueWarning,
+    explain_keywords,
+    warn,
+)
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
@@ -37,8 +44,8 @@ from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
 from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
-_Set = str | Path | PromptSet | Mapping[str, Any]
-AttributeLike = _Set | Sequence[_Set]
+if TYPE_CHECKING:
+    from vldebias.typing import AttributeLike
 
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
@@ -92,9 +99,10 @@ class BalancedPrompts:
         return html_table(title, ("prompt", "value added", "unchanged because"), rows)
 
 
+@explain_keywords
 def balance_prompts(
     prompts: str | Iterable[str],
-    attribute: AttributeLike,
+    attribute: AttributeLike | Mapping[str, object],
     *,
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
@@ -109,6 +117,8 @@ def balance_prompts(
     (rounded up or down), in an order determined by the seed. Remainders are spread as evenly as
     possible over different prompts. If a prompt contains a placeholder ("{gender}", "{age}",
     "{race}" or "{skin_tone}"), as in "A photo of a {gender} CEO", the value replaces it.
+
+    See also docs/how-to/balance-prompts.md.
 
     Args:
         prompts: One prompt, or one per image.
@@ -152,7 +162,15 @@ def balance_prompts(
 
 
 def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
-    return [prompts] if isinstance(prompts, str) else prompts
+    if not isinstance(prompts, str):
+        return prompts
+    if re.fullmatch(r"\S+\.(txt|csv|tsv|jsonl?|parquet)", prompts):
+        warn(
+            f"prompts: got the file name {prompts!r}, which is balanced as a prompt; pass its"
+            " lines, or use `vldebias prompts balance`",
+            SuspectInputWarning,
+        )
+    return [prompts]
 
 
 @dataclass
@@ -208,7 +226,7 @@ class Balancer:
     ['A photo of a male CEO']
     """
 
-    attribute: AttributeLike
+    attribute: AttributeLike | Mapping[str, object]
     shares: Mapping[str, float] | None = None
     seed: int | None = None
     find: Find | None = None

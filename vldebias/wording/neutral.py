@@ -19,6 +19,8 @@ def neutral_texts(
     other attributes, such as age, the adjectives are removed. Names, quotations, animals and texts
     in other languages than English stay unchanged.
 
+    See also docs/how-to/captions.md.
+
     Args:
         texts: one or more texts, such as captions.
         attribute: prompt set of the attribute.

@@ -9,6 +9,7 @@ from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.attribute import Attribute
+from vldebias.wording.absent import without_absent
 from vldebias.wording.decisions import UserDecisions
 from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
@@ -191,11 +192,13 @@ class PersonReader:
         slots = list(self.attribute.slots.finditer(text))
         if slots:
             # A placeholder marks where the value goes, so the text need not be analysed.
-            return [[_mention_at(text, *slot.span())] for slot in slots]
+            reader: Language = language_of(text) or ENGLISH
+            spans = [slot.span() for slot in slots]
+            return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
         if self._find is not None:
             offset = self._find(text)
             reason = "find returned no position"
-            return [reason if offset is None else [_mention_at(text, offset, offset)]]
+            return [reason if offset is None else [_mention_at(text, offset)]]
         text = picture_of(text)
         if reason := self._why_unread(text):
             return [reason]
@@ -209,7 +212,8 @@ class PersonReader:
             if language is None:
                 readings.append("language")
                 continue
-            persons = language.find(alternative, self.attribute)
+            shown = without_absent(alternative, language.code)
+            persons = language.find(shown, self.attribute)
             if isinstance(persons, str):
                 readings.append(persons)
             else:
@@ -253,8 +257,8 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
-    """Create a mention without a noun, for a placeholder or an offset returned by `find`.
+def _mention_at(text: str, start: int) -> tuple[Mention, Language]:
+    """Create a mention without a noun, for an offset returned by `find`.
 
     Raises:
         InvalidInputError: If the offset is not in the text.
@@ -264,7 +268,7 @@ def _mention_at(text: str, start: int, end: int) -> tuple[Mention, Language]:
         raise InvalidInputError(
             f"find: got {start!r} for {text!r}; expected a character offset or None"
         )
-    return Mention("", end, end, (start, end)), language_of(text) or ENGLISH
+    return Mention("", start, start, (start, start)), language_of(text) or ENGLISH
 
 
 def _merge_mentions(

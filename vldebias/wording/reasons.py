@@ -5,7 +5,7 @@ from __future__ import annotations
 WORDS = {
     "stated": "states the attribute",
     "named": "names a person",
-    "context": "facts leave one value",
+    "context": "a fact in it allows only one value",
     "group": "a group whose values cannot be mixed",
     "not understood": "has a word for a person, who may not be shown in the picture",
     "several people": "shows several people, but one value would apply to all of them",
@@ -27,7 +27,7 @@ def reason_in_words(reason: str) -> str:
     """Describe an entry of `BalancedPrompts.reasons`, or return it unchanged if it is unknown.
 
     >>> reason_in_words("context")
-    'facts leave one value'
+    'a fact in it allows only one value'
     """
     if reason.startswith(REWRITTEN):
         return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vldebias.prompts.english.words import gendered, lists, person, read_lists
+from vldebias.wording.absent import without_labelled
 
 MOST_READINGS = 64  # Maximum number of readings, each of which is analysed like a prompt.
 
@@ -62,18 +63,9 @@ _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
 # Text that does not describe the picture: things to exclude, instructions to a language model, role
 # names in chat templates, and the settings that Automatic1111 saves below a prompt.
-_NEXT_WORDS = (
-    r"(?:in|on|at|with|who|while|and|next|near|beside|behind|is|are|holding|wearing|standing)"
-)
-_WITHOUT = re.compile(
-    rf"(?<=\bwithout )(?:(?!\b{_NEXT_WORDS}\b|\b\w+s (?:an?|the|another)\b)[^,.;:!?()\n\[\]])*",
-    re.IGNORECASE,
-)
 _NOT_IN_PICTURE = re.compile(
     r"(?<!\S)--(?:no?|neg(?:ative)?(?:[-_]prompt)?)\b.*?(?=\s--[a-z]|$)"
-    r"|\[negative:[^\]\n]*|(?<![\w\"'])negative:[^\n]*"
-    r"|\bnegative[ _]prompt\s*[:=][^\n]*|^[^\S\n]*steps: \d+,.*"
-    r"|\bno (?:people|persons|humans|characters|figures)\b[^.;:!?\n]*"
+    r"|\[negative:[^\]\n]*|^[^\S\n]*steps: \d+,.*"
     r"|\bgod[- ]?rays\b|\A.*<prompt start>"
     # A system prompt ends at a marker, an empty line, a request ("Draw a nurse") or a caption on a
     # line of its own.
@@ -83,6 +75,10 @@ _NOT_IN_PICTURE = re.compile(
     r"|(?<=[.!?]\s)(?=(?:draw|paint|generate|create|make|show|depict) (?:me )?"
     r"(?:an?|the|two)\s(?!prompt)))"
     r"|\A\s*/imagine(?: prompt)?:?"
+    # A request is no part of the picture: "can you generate", "I need".
+    r"|\A\s*(?:please |hey,? |hi,? |hello,? )?(?:(?:can|could|would|will) you (?:please |kindly )?"
+    r"(?:draw|paint|generate|create|make|show|design|render|produce|give)(?: me| us)?"
+    r"|i(?:['\u2019]d| would)? (?:need|want|like)(?: to see)?|(?:make|give|show|get|draw) me)\b"
     r"|<\|(?:im_start\|>)?system.*?(?:<\|(?:im_)?end\|>|(?=<\|user)|\Z)|<<sys>>.*?(?:<</sys>>|\Z)"
     r"|(?:<\|im_start\|>|<start_of_turn>|<\|start_header_id\|>)\s*\w+"
     r"|^[# \t]*system\s*:(?:.{0,4000}?\buser\s*:|[^\n]*)"
@@ -108,7 +104,7 @@ _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|backgroun
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*"
     rf"(?:(?:{'|'.join(_LISTS['edit'])}) (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
-    r"|extend (?:for|back)ward\b"
+    r"|extend (?:for|back)ward\b|(?:convert|turn|transform) [^.;:\n]{1,80}? into\b"
     rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
     rf"|beside|over|under|around|near) {_THE}"
     r"|(?:remove|erase|delete) [^.;:\n]{1,60}? from the (?:image|photo|picture|background)\b"
@@ -122,6 +118,15 @@ _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|prov
 _GIVEN_PICTURE = re.compile(
     r"\b(?:do not|don['\u2019]t) change\b|\bbackground is (?:removed|erased)\b"
     r"|\breference (?:recording|video|clip|voice)\b"
+    r"|\b(?:input|reference|uploaded|attached|provided|supplied|source) (?:\w+ )?(?:selfie|face"
+    r"|likeness|portrait|headshot|person|people|identity)\b|\b(?:as|for) (?:a |the )?reference\b"
+    r"|\b(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
+    # Whoever writes the prompt has a picture of themselves: "with my face", "a portrait of me".
+    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|likeness|headshot|portrait)\b"
+    r"(?! (?:frame|book|album))"
+    r"|(?<!front )(?<!ahead )(?<!because )\b(?:of|like|resembling) me\b"
+    r"|\bsame (?:exact )?(?:face|identity|facial features)\b"
+    r"|\b(?:keep|preserve|maintain|retain)\b[^.;\n]{0,30}\b(?:likeness|identity)\b"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
     # Chinese: "image 1", "the original image", "in the image", "replace the image"
@@ -139,7 +144,8 @@ _CODE = re.compile(
     r"\b(?:def|function|func|fn|void|int|class|public|private|static)"
     r" \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
     r"|</(?:role|approach|instructions?|task|rules?)>"
-    r"|\b(?:const|let|var|string|int) \w+ = |^\s*(?:import \w+\s*;?$|from \w+ import|#include)",
+    r"|\b(?:const|let|var|string|int) \w+ = "
+    r"|^[^\S\n]*(?:import \w+[^\S\n]*;?$|from \w+ import|#include)",
     re.MULTILINE,
 )
 # A template to be filled in: "[CHARACTER]", "[brand name]", "(insert a hero)".
@@ -167,7 +173,7 @@ class UnreadableSyntaxError(ValueError):
 def picture_of(prompt: str) -> str:
     """Replace everything that does not describe the picture with spaces.
 
-    This includes negative prompts, "without a hat", system prompts and saved settings.
+    This includes negative prompts, system prompts and saved settings.
     """
     reading = prompt
     for argument in _ARGUMENT.finditer(prompt):
@@ -175,9 +181,7 @@ def picture_of(prompt: str) -> str:
         default = " " * (argument.start(1) - start) + argument[1]
         reading = reading[:start] + default.ljust(end - start) + reading[end:]
     if json_texts(prompt) is None:
-        # "a cook without a hat greets a guest" remains one sentence.
-        reading = _WITHOUT.sub(_blank, reading)
-        return _NOT_IN_PICTURE.sub(_end_clause, reading)
+        return without_labelled(_NOT_IN_PICTURE.sub(_end_clause, reading))
     negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
     for entry in _ENTRY.finditer(prompt):
         if _NEGATIVE_WEIGHT.search(entry[0]):

@@ -35,14 +35,14 @@ Files = Annotated[
 @app.add("plan")
 def plan(
     width: Annotated[
-        float, typer.Option(help="Desired interval width for the mean share of a wording.")
+        float, typer.Option(help="Desired interval width for the mean share of a template.")
     ] = 0.1,
     prompt_width: Annotated[
         float | None, typer.Option(help="Desired interval width for the share of a single prompt.")
     ] = None,
     error: Annotated[float, typer.Option(help="Assumed error rate of the judge.")] = 0.05,
     neutral: Annotated[
-        bool, typer.Option("--neutral", help="Only use the neutral wording, without qualifiers.")
+        bool, typer.Option("--neutral", help="Only use the neutral template, without qualifiers.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Text file to write, with one prompt per line.")
@@ -76,7 +76,7 @@ def plan(
         "prompts": len(prompts),
         "images per prompt": images,
         "images": images * len(prompts),
-        "labels per wording": numbers.labels,
+        "labels per template": numbers.labels,
         "labels": numbers.labels * wordings,
         "widest interval of one prompt": round(widest_interval(images), 3),
     }
@@ -211,7 +211,7 @@ def predict(
         typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
     ] = None,
     qualifier: Annotated[
-        str, typer.Option(help="Qualifier, such as corporate. Default: the neutral wording.")
+        str, typer.Option(help="Qualifier, such as corporate. Default: the neutral template.")
     ] = "",
     attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
     value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",

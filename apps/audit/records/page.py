@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,7 +101,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
         files += sorted(path.glob("*.json")) if path.is_dir() else [path]
     records = [Record.read(file) for file in files]
     names = [record.name for record in records]
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if not records or repeated:
         problem = f"several records named {repeated}" if repeated else "no *.json files"
         raise InvalidInputError(f"records: got {problem}; expected one file for each name")
@@ -148,11 +149,11 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     """Return the section for one attribute. Records with counts come first in its tables."""
     values = _shown_values([record.values for record in records])
     qualifiers = load_protocol().qualifiers
-    columns = [f"{capitalised(value)}, neutral wording" for value in values]
+    columns = [f"{capitalised(value)}, neutral template" for value in values]
     # With more than two values, only show the neutral wording, to avoid dozens of columns.
     shown_qualifiers = qualifiers if len(values) == 1 else ()
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
-    columns += ["Other wording", "Distance from even", "Unknown", "Images"]
+    columns += ["Other template", "Distance from even", "Unknown", "Images"]
     usable = [record for record in records if record.counts or record.published]
     usable.sort(key=lambda r: (not r.counts, r.model.name.casefold(), r.name))
     rows = [_row(record, values, shown_qualifiers) for record in usable]
@@ -170,7 +171,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
             " few images per prompt."
         ),
         dots={
-            value: _dots(usable, rows, place, columns.index("Other wording"))
+            value: _dots(usable, rows, place, columns.index("Other template"))
             for place, value in enumerate(values)
         },
         tables=[

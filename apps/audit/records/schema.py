@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import format_json
 from vldebias.utils.files import explain, read_bytes, write_atomically
+from vldebias.utils.formats import check_format
 from vldebias.utils.json_tables import parsed
 from vldebias.utils.schema import Name, Strict
 from vldebias.utils.text_tables import decoded
@@ -177,7 +178,7 @@ class Record(Strict):
     """The result of one run: counts by prompt for a model and an attribute, and their origin.
 
     Attributes:
-        version: version of this schema.
+        format_version: version of this schema. A record without it has version 1.
         name: file name of the record, without its suffix.
         origin: "measured" if this package counted the images, "published" if the record was written
             by hand or converted from published counts.
@@ -198,7 +199,7 @@ class Record(Strict):
         notes: further information for readers.
     """
 
-    version: Literal[1] = 1
+    format_version: Literal[1] = 1
     name: Name
     origin: Literal["measured", "published"]
     protocol: str | None = None
@@ -270,7 +271,8 @@ class Record(Strict):
                 field.
         """
         text = decoded(read_bytes(path), str(path))
-        parsed(text, str(path))  # refuses repeated names, of which pydantic keeps the last
+        # `parsed` refuses repeated names, of which pydantic keeps the last.
+        check_format(parsed(text, str(path)), path, missing=1)
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -1,7 +1,9 @@
 """Test `vldebias.audit`: predictions from text alone, their intervals, calibrations, and errors."""
 
+import math
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,13 @@ from apps.audit.line import (
     read_counts,
     read_shares,
 )
-from apps.audit.prediction import Prediction, is_clearly_above, subject
+from apps.audit.prediction import (
+    MOST_MORE,
+    Prediction,
+    images_to_settle,
+    is_clearly_above,
+    subject,
+)
 from apps.audit.section import audited_prompts
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
@@ -396,7 +404,8 @@ class TestUnknownModel:
         assert (first.share.partition(" [")[0], first.n_images) == ("75% male", 8)
         # 15 of 20 images are the fewest that a two-sided test at 5% calls clear: P = 0.041.
         assert first.remedy == "generate 12 more"
-        assert second.remedy == "nearly even so far"
+        # With 4 of 8 images, the share may be anything from 22 to 78%.
+        assert second.remedy == "8 images are too few to tell: generate 64 more"
         text = str(result)
         assert "counted share [95%]" in text
         assert "predicted" in text
@@ -638,3 +647,15 @@ class TestAudit:
         ):
             with pytest.raises(InvalidInputError, match=refusal):
                 vldebias.audit(prompts, "gender", calibration=judged, **how)
+
+
+def test_the_images_that_settle_a_lean_are_counted_in_exact_fractions() -> None:
+    for n in range(1, 25):
+        for hits in range(n // 2 + 1, n + 1):
+            share = Fraction(hits, n)
+            expected = None
+            for more in range(1, MOST_MORE + 1):
+                if is_clearly_above(0.5, math.floor(share * (n + more)), n + more):
+                    expected = more
+                    break
+            assert images_to_settle(hits / n, n, 0.5) == expected

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from apps.audit.section import audited_prompts, ends_of_ranges, ranges_of_prompts
 from tests.study.made_figures import figure, protocol, result
 from vldebias.report.page import render
@@ -64,3 +66,54 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     assert page.count('src="images/') == 8
     assert "<small>unclear</small>" in page
     assert "--measure 12<" in page, "4 more than the 8 images"
+    assert "vldebias audit prompts.txt --attribute" in page
+    command = "vldebias audit jobs.txt --attribute gender --pipeline DIR --measure 8 --out measured"
+    again = audited.model_copy(update={"command": command})
+    page = render(again, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    repeated = command.replace("--measure 8", "--measure 12")
+    assert "enough for “a nurse”" in page
+    assert f"(earlier images are kept): <code>{repeated}</code>" in page
+
+
+def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more", "a chair": "no person: nothing"},
+        "advice": ["none leans"],
+    }
+    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
+    audited = result(rows, protocol("audit", settings=settings))
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert "counted share [95%]" in page
+    assert "not counted" in page
+    assert "not predicted" not in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "https://elsewhere.example/a.png",
+        "//elsewhere.example/a.png",
+        "/etc/a.png",
+        "images/../../a.png",
+        "images/..\\..\\a.png",
+        "\\\\elsewhere.example\\images\\a.png",
+        "data:image/svg+xml,<svg/>",
+        "javascript:alert(1)",
+        "images",
+        "",
+        7,
+        None,
+    ],
+)
+def test_a_page_only_shows_images_in_its_folder(path: object, tmp_path: Path) -> None:
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more"},
+        "advice": ["none leans"],
+        "images": {"a nurse": [["images/0.png", "male"], [path, "female"]]},
+    }
+    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
+    audited = result(rows, protocol("audit", settings=settings))
+    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    assert page.count("<img") == page.count('<img src="images/0.png"') == 1

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
+from vldebias.hosts.adapters import inner_module
 from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.call_log import NEXT, CallRecord, joined, raise_failures
 from vldebias.hosts.hooks import Hook, Original, outside_compiled_code
@@ -210,6 +211,14 @@ class Steering(Hook):
         attachment = self.attachment
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
+        for name, denoiser in self.denoisers.items():
+            if inner_module(getattr(self.pipe, name, None)) is not inner_module(denoiser):
+                attachment.log.begin()
+                attachment.warn_once(
+                    f"pipe.{name} was replaced after attaching, so nothing was changed; call"
+                    " attachment.remove(), and attach again"
+                )
+                return
         values = attachment.given_values
         if values is not None:
             if count % max(len(values), 1):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field
 
-from vldebias.data import Labels, odd_values
-from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group
+from vldebias.data import Labels
+from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import (
@@ -244,6 +244,19 @@ class SharesTask(Task):
                 SuspectInputWarning,
             )
 
+    def _doubt_single_images(self, rows: pd.DataFrame, source: str) -> None:
+        """Warn if most prompts have one image, as when a service rewrites each prompt."""
+        images_of_prompt = rows.groupby(["prompt", "method"]).size()
+        single = int((images_of_prompt == 1).sum())
+        if len(images_of_prompt) > 1 and single > len(images_of_prompt) / 2:
+            warn(
+                f"{source}: {self.prompt}: {single} of {len(images_of_prompt)} prompts have one"
+                " image, whose shares are as uneven as can be, whatever it shows; pass the column"
+                " of the original prompt (--prompt-column) or, to compare all images together, a"
+                " column with the same text in every row",
+                SuspectInputWarning,
+            )
+
     def _blocks(
         self, images: pd.DataFrame, source: str, empty: Callable[..., TaskResult]
     ) -> list[TaskResult]:
@@ -272,6 +285,8 @@ class SharesTask(Task):
             )
         rows["number"] = prompts.get_indexer(rows.prompt)
         rows = rows[rows.number >= 0]
+        if not self.attribute:
+            self._doubt_single_images(rows, source)
         counts = {}
         for method in methods:
             # (prompts, values + 1): weighted counts of the method's images, unknown last

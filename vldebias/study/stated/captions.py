@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,6 +58,8 @@ def evaluate_captions(
     another, and unclear if at most one states a value. Without labels, the result shows which
     values captions state about people, overall and by noun.
 
+    See also docs/how-to/captions.md.
+
     Args:
         tables: files (.csv, .tsv, .jsonl, .json, .parquet, COCO, Flickr8k), or columns by name,
             with a row for each image and its caption. Labels, reference captions, nouns,
@@ -90,10 +92,7 @@ def evaluate_captions(
     about = read_references(references)
     reader = StatementReader(prompt_set)
     if not about and not any({"label", "references"} & set(row.cells) for row in rows):
-        captions: dict[str, list[str]] = {}
-        for row in rows:
-            captions.setdefault(row.image, []).extend(row.texts)
-        part = describe_captions(list(captions.values()), prompt_set)
+        part = describe_captions(list(_texts_by_image(rows).values()), prompt_set)
         return Result.from_tasks("captions", [part], seconds=None)
     data = {Path(table).name: digest(table) for table in tables if isinstance(table, (str, Path))}
     provenance = TaskProvenance(
@@ -135,58 +134,81 @@ def stated_result(
     Raises:
         InvalidInputError: If no image is described by all models, or none of them has a label.
     """
-    texts: dict[str, dict[str, list[str]]] = {}
-    for row in rows:
-        texts.setdefault(row.model, {}).setdefault(row.image, []).extend(row.texts)
-    first = next(iter(texts.values()))
-    images = [image for image in first if all(image in known for known in texts.values())]
-    if not images:
-        names = {model: next(iter(known)) for model, known in texts.items()}
-        raise InvalidInputError(
-            f"expected the same images for each model, but none is in all tables; they contain"
-            f" images such as {names}; write image names in the same way"
-        )
-    labels = _labels([*rows, *about], about, images, reader)
-    # The first model is called "none", because all changes are relative to "none".
-    method_of_model = {model: NONE if n == 0 else model for n, model in enumerate(texts)}
+    models = list(dict.fromkeys(row.model for row in rows))
+    texts = {}
+    for model in models:
+        # The first model is called "none", because all changes are relative to "none".
+        method = NONE if model == models[0] else model
+        texts[method] = _texts_by_image([row for row in rows if row.model == model])
+    images = _shared_images(texts)
     words = {}
-    for model, method in method_of_model.items():
-        words[method] = np.array([stated_value(texts[model][image]) for image in images])
+    for method, of_image in texts.items():
+        words[method] = np.array([stated_value(of_image[image]) for image in images])
     notes = []
-    if len(texts) > 1:
-        notes.append(f"The models are compared with {next(iter(texts))} (no method).")
+    if len(models) > 1:
+        notes.append(f"The models are compared with {models[0]} (no method).")
     left_out = max(map(len, texts.values())) - len(images)
     if left_out:
         notes.append(f"Left out: {quantity(left_out, 'image')} not described by every model.")
-    settings = {"models": list(texts), "notes": notes}
-    parts = []
-    clear = AnswerRows(TaskResult(provenance), words, labels, reader.values)
-    if clear.clear.any():
-        n = {value: int((labels == value).sum()) for value in reader.values}
-        nouns = _cells(rows, "noun")
-        update = {"n": n, "settings": {**settings, "by_category": _HEADS}}
-        clear.result.provenance = provenance.model_copy(update=update)
-        clear.add_clear(np.array([nouns.get(image, "") for image in images]))
-        for model, method in method_of_model.items():
-            cells = _cells([row for row in rows if row.model == model], "confidence")
-            clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
-        _add_sentences(clear, _clear_sentence, reader)
-        parts.append(clear.result)
+    settings = {**provenance.settings, "models": models, "notes": notes}
+    labels = _labels([*rows, *about], about, images, reader)
+    answers = AnswerRows(TaskResult(provenance), words, labels, reader.values)
+    results = []
+    if answers.clear.any():
+        results.append(_clear_result(answers, settings, rows, images))
     if (labels == UNCLEAR).any():
-        update = {
-            "task": f"{provenance.task}, unclear",
-            "title": "What is stated about unclear images",
-            "description": _ABOUT_UNCLEAR,
-            "n": {"unclear images": int((labels == UNCLEAR).sum())},
-            "settings": {**settings, "by_category": _UNCLEAR_HEADS},
-        }
-        unclear = AnswerRows(
-            TaskResult(provenance.model_copy(update=update)), words, labels, reader.values
+        results.append(_unclear_result(answers, settings))
+    return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _shared_images(texts: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Return the images that each model describes."""
+    first, *later = texts.values()
+    images = [image for image in first if all(image in known for known in later)]
+    if not images:
+        names = [next(iter(known)) for known in texts.values()]
+        raise InvalidInputError(
+            f"expected the same images for each model, but none is in all tables; they contain"
+            f" images such as {', '.join(names)}; write image names in the same way"
         )
-        unclear.add_unclear()
-        _add_sentences(unclear, _unclear_sentence, reader)
-        parts.append(unclear.result)
-    return Result.from_tasks(provenance.task, parts, seconds=None)
+    return images
+
+
+def _clear_result(
+    answers: AnswerRows, settings: Mapping[str, Any], rows: Rows, images: Sequence[str]
+) -> TaskResult:
+    """Return what the models state about images with a clear label."""
+    n = {value: int((answers.labels == value).sum()) for value in answers.values}
+    update = {"n": n, "settings": {**settings, "by_category": _HEADS}}
+    clear = answers.with_provenance(update)
+    nouns = _cells(rows, "noun")
+    clear.add_clear(np.array([nouns.get(image, "") for image in images]))
+    for model, method in zip(settings["models"], answers.answers, strict=True):
+        cells = _cells([row for row in rows if row.model == model], "confidence")
+        clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
+    return _with_sentences(clear, _clear_sentence)
+
+
+def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskResult:
+    """Return what the models state about unclear images."""
+    update = {
+        "task": f"{answers.result.provenance.task}, unclear",
+        "title": "What is stated about unclear images",
+        "description": _ABOUT_UNCLEAR,
+        "n": {"unclear images": int((answers.labels == UNCLEAR).sum())},
+        "settings": {**settings, "by_category": _UNCLEAR_HEADS},
+    }
+    unclear = answers.with_provenance(update)
+    unclear.add_unclear()
+    return _with_sentences(unclear, _unclear_sentence)
+
+
+def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
+    """Return image -> its texts."""
+    texts: dict[str, list[str]] = {}
+    for row in rows:
+        texts.setdefault(row.image, []).extend(row.texts)
+    return texts
 
 
 def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementReader) -> Words:
@@ -200,9 +222,7 @@ def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementRea
             f" as {unknown[0][:60]!r}; expected {', '.join(reader.values)}, unclear, both, or an"
             " empty cell for images without a label"
         )
-    captions: dict[str, list[str]] = {}
-    for row in about:
-        captions.setdefault(row.image, []).extend(row.texts)
+    captions = _texts_by_image(about)
     for row in rows:
         captions.setdefault(row.image, texts_of_cell(row.cells.get("references")))
     labels = []
@@ -243,47 +263,66 @@ def _number(cell: str | None) -> float:
         raise InvalidInputError(f"confidence: expected numbers, got {cell!r}") from None
 
 
-def _add_sentences(
-    rows: AnswerRows, sentence: Callable[[AnswerRows, str, str], str], reader: StatementReader
-) -> None:
-    """Add a sentence about each model to the settings of a result."""
-    attribute = reader.attribute.set.name
+def _with_sentences(rows: AnswerRows, sentence: Callable[[AnswerRows, str], str]) -> TaskResult:
+    """Return the result, with a sentence about each model in its settings."""
     settings = rows.result.provenance.settings
-    models = settings["models"]
-    sentences = [sentence(rows, method, attribute) for method in rows.answers]
-    if len(models) == 1:
+    sentences = [sentence(rows, method) for method in rows.answers]
+    if len(sentences) == 1:
         settings["advice"] = sentences
     else:
-        pairs = zip(models, sentences, strict=True)
+        pairs = zip(settings["models"], sentences, strict=True)
         settings["notes"] = [*settings["notes"], *(f"{model}: {text}" for model, text in pairs)]
         settings["by_category"] = None  # the table by category shows a single model
+    return rows.result
 
 
-def _clear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:
+def _clear_sentence(rows: AnswerRows, method: str) -> str:
     """Return a sentence on what a model states about images with a clear label."""
-    figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
-    shares = [_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS]
-    wrong, right, none, several = shares
-    sentence = (
-        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
-        f" {attribute}, {wrong} a wrong one, {none} none and {several} several or another one."
-    )
+    shares: dict[tuple[str, str], str] = {}
+    for row in rows.result.rows:
+        if row.method == method:
+            shares[row.metric, row.subset] = _percent(row)
+    wrong, right, none, several = (shares[f"said_{answer}", ""] for answer in ANSWERS)
     groups = [
-        f"{_percent(figures['said_wrong', value])} of {persons(value)}"
+        f"{shares['said_wrong', value]} of {persons(value)}"
         for value in rows.values
-        if ("said_wrong", value) in figures
+        if ("said_wrong", value) in shares
     ]
-    return f"{sentence} Wrong: {listed_words(groups)}."
+    return (
+        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
+        f" {rows.result.provenance.attribute}, {wrong} a wrong one, {none} none and {several}"
+        f" several or another one. Wrong: {listed_words(groups)}."
+    )
 
 
-def _unclear_sentence(rows: AnswerRows, method: str, attribute: str) -> str:
+def _unclear_sentence(rows: AnswerRows, method: str) -> str:
     """Return a sentence on what a model states about unclear images."""
     stated, *shares = (row for row in rows.result.rows if row.method == method)
     which = [f"{_percent(row)} {row.subset}" for row in shares]
     return (
         f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} get a"
-        f" {attribute}{': ' if which else ''}{listed_words(which)}."
+        f" {rows.result.provenance.attribute}{': ' if which else ''}{listed_words(which)}."
     )
+
+
+def lean_of_judge(judge: str, attribute: str, folder: Path) -> list[str]:
+    """Return what a judge states about unclear images, according to results of `eval vqa`.
+
+    Args:
+        judge: name of the judge, such as its model.
+        attribute: what the judge was asked about.
+        folder: folder that contains the results' folders.
+    """
+    sentences = []
+    measured = ("vqa, unclear", judge, attribute)
+    for file in sorted(folder.glob("*/result.json")):
+        # Other results may be large, or of another version.
+        is_of_answers = measured[0] in file.read_text(encoding="utf-8")
+        for part in Result.read(file).provenance if is_of_answers else ():
+            if (part.task, part.model, part.attribute) == measured:
+                advice = part.settings.get("advice", [])
+                sentences += [f"The judge {judge} by itself ({file}): {text}" for text in advice]
+    return sentences
 
 
 def _percent(row: Measurement) -> str:

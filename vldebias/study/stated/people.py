@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -57,6 +57,7 @@ def describe_captions(captions: Sequence[Sequence[str]], prompt_set: PromptSet) 
     shares = {noun: _shares_of_values(images, values) for noun, images in people.items()}
     nouns = [noun for noun, (n, _) in shares.items() if n >= LEAST and noun != ALL]
     nouns.sort(key=lambda noun: (-shares[noun][0], noun))
+    nouns = [ALL, *nouns[:MOST_NOUNS]]
     result = TaskResult(
         TaskProvenance(
             task="captions",
@@ -68,29 +69,16 @@ def describe_captions(captions: Sequence[Sequence[str]], prompt_set: PromptSet) 
             n={"images": len(captions), "captions": n_texts, "not in English": n_foreign},
         )
     )
-    leaning: list[tuple[float, str]] = []
-    for noun in (ALL, *nouns[:MOST_NOUNS]):
-        images = people[noun]
-        stated = sum(np.mean([person.is_stated for person in described]) for described in images)
-        _add(result, "stated", noun, share_of(float(stated), len(images)), {"images": len(images)})
-        count, figures = shares[noun]
-        for value, figure in figures.items():
-            if figure.low > shares[ALL][1][value].high:
-                leaning.append((figure.low, f"{noun} {figure.value:.0%} {value}"))
-            # With two values, the first share determines the second.
-            if len(values) > 2 or value == values[0]:
-                subset = noun if len(values) == 2 else f"{noun}: {value}"
-                _add(result, "stated_share", subset, figure, {"with a stated value": count})
+    for noun in nouns:
+        _add_noun(result, noun, people[noun], *shares[noun])
     overall = result.rows[0]
     which = [f"{value} {in_percent(figure)}" for value, figure in shares[ALL][1].items()]
     advice = [
         f"Captions of {quantity(len(people[ALL]), 'image')} describe people and state"
         f" {prompt_set.name} for {in_percent(Interval(overall.value, *overall.interval))} of them"
-        f"{': ' if which else ''}{', '.join(which)}."
+        f"{': ' if which else ''}{', '.join(which)}.",
+        *_leaning({noun: shares[noun][1] for noun in nouns}),
     ]
-    if leaning:
-        words = listed_words([text for _, text in sorted(leaning, reverse=True)[:5]])
-        advice.append(f"Nouns with a clearly higher share than people overall: {words}.")
     if n_foreign:
         advice.append(
             f"{quantity(n_foreign, 'caption')} of {n_texts:,} are not in English and were skipped."
@@ -102,6 +90,34 @@ def describe_captions(captions: Sequence[Sequence[str]], prompt_set: PromptSet) 
         "intervals": "Wilson, 95%, over images",
     }
     return result
+
+
+def _add_noun(
+    result: TaskResult, noun: str, images: Described, n: int, figures: Mapping[str, Interval]
+) -> None:
+    """Add how often a value is stated about the people of a noun, and the share of each value."""
+    stated = sum(np.mean([person.is_stated for person in described]) for described in images)
+    share = share_of(float(stated), len(images))
+    count = {"images": len(images)}
+    result.add("stated", NONE, share.value, share[1:], n=count, subset=noun)
+    # With two values, the first share determines the second.
+    for name, figure in list(figures.items())[: 1 if len(figures) == 2 else None]:
+        subset = noun if len(figures) == 2 else f"{noun}: {name}"
+        count = {"with a stated value": n}
+        result.add("stated_share", NONE, figure.value, figure[1:], n=count, subset=subset)
+
+
+def _leaning(figures: Mapping[str, Mapping[str, Interval]]) -> list[str]:
+    """Return a sentence about nouns with a clearly higher share of a value than people overall."""
+    leaning: list[tuple[float, str]] = []
+    for noun, of_value in figures.items():
+        for value, figure in of_value.items():
+            if figure.low > figures[ALL][value].high:
+                leaning.append((figure.low, f"{noun} {figure.value:.0%} {value}"))
+    if not leaning:
+        return []
+    words = listed_words([text for _, text in sorted(leaning, reverse=True)[:5]])
+    return [f"Nouns with a clearly higher share than people overall: {words}."]
 
 
 def _people_by_noun(
@@ -121,10 +137,6 @@ def _people_by_noun(
         for noun, described in of_noun.items():
             people.setdefault(noun, []).append(described)
     return people, n_foreign
-
-
-def _add(result: TaskResult, metric: str, subset: str, figure: Interval, n: dict[str, int]) -> None:
-    result.add(metric, NONE, figure.value, (figure.low, figure.high), n=n, subset=subset)
 
 
 def _shares_of_values(images: Described, values: Sequence[str]) -> tuple[int, dict[str, Interval]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ ANSWERS = ("wrong", "right", "none", "several")
 KEPT = (0.9, 0.8, 0.75, 0.5)  # shares of right values to keep by confidence
 MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 LEAST = 5  # minimum number of images for reporting a noun
+RESAMPLES = 2000
+SEED = 0
 _CONFIDENCE_RESAMPLES = 500
 Words = NDArray[np.str_]
 Mask = NDArray[np.bool_]
@@ -38,16 +41,16 @@ class AnswerRows:
         answers: model -> the value that it states about each image (n,), or another answer.
         labels: label of each image (n,): a value, UNCLEAR, SEVERAL, or "" if there is none.
         values: values of the attribute.
-        resamples: number of bootstrap resamples.
-        seed: bootstrap seed.
     """
 
     result: TaskResult
     answers: Mapping[str, Words]
     labels: Words
     values: Sequence[str]
-    resamples: int = 2000
-    seed: int = 0
+
+    def with_provenance(self, update: Mapping[str, object]) -> AnswerRows:
+        """Return the same answers for an empty result with an updated provenance."""
+        return replace(self, result=TaskResult(self.result.provenance.model_copy(update=update)))
 
     @property
     def clear(self) -> Mask:
@@ -82,28 +85,18 @@ class AnswerRows:
                 parts[noun] = self.clear & (nouns == noun)
         for subset, images in parts.items():
             for answer in ANSWERS if images.any() else ():
-                self._add_share(f"said_{answer}", self.hits(answer, images), "images", subset)
+                self._add_shares(f"said_{answer}", self.hits(answer, images), "images", subset)
             if not subset:
                 self._add_gap()
 
-    def _add_share(
+    def _add_shares(
         self, metric: str, hits: Mapping[str, Mask], unit: str, subset: str = ""
     ) -> None:
         """Add each model's share of hits with its Wilson interval, and its paired change."""
-        draws = self._draws(hits, self.seed)
-        for model, hit in hits.items():
-            change = None
-            if model != NONE:
-                difference = hit.mean() - hits[NONE].mean()
-                change = (difference, *percentile_interval(draws[model] - draws[NONE]))
-            ends = wilson_interval(hit.sum(), len(hit))
-            n = {unit: len(hit)}
-            self.result.add(metric, model, hit.mean(), ends, n=n, change=change, subset=subset)
-
-    def _draws(self, hits: Mapping[str, Mask], seed: int) -> dict[str, Floats]:
-        """Return each model's share of hits in resamples of the images that all models share."""
-        numbers = {model: hit.astype(float) for model, hit in hits.items()}
-        return resampled_values(numbers, resamples=self.resamples, seed=seed)[1]
+        shares, draws = resampled_values(hits, resamples=RESAMPLES, seed=SEED)
+        ends = {model: wilson_interval(hit.sum(), len(hit)) for model, hit in hits.items()}
+        n = {unit: len(hits[NONE])}
+        self.result.add_draws(metric, shares, draws, n=n, intervals=ends, subset=subset)
 
     def _add_gap(self) -> None:
         """Add the last value's share of wrong answers minus the first value's.
@@ -115,26 +108,23 @@ class AnswerRows:
             return
         first, last = (self.hits("wrong", self.labels == value) for value in self.values)
         # The groups consist of different images, so they are resampled independently.
-        draws_first, draws_last = self._draws(first, self.seed), self._draws(last, self.seed + 1)
-        n = {persons(value): int((self.labels == value).sum()) for value in self.values}
+        shares, draws = resampled_values(first, resamples=RESAMPLES, seed=SEED)
+        last_shares, last_draws = resampled_values(last, resamples=RESAMPLES, seed=SEED + 1)
+        ends = {}
         for model in self.answers:
-            gap = last[model].mean() - first[model].mean()
-            change = None
-            if model != NONE:
-                draws = {name: draws_last[name] - draws_first[name] for name in (model, NONE)}
-                before = last[NONE].mean() - first[NONE].mean()
-                change = (gap - before, *percentile_interval(draws[model] - draws[NONE]))
-            ends = percentile_interval(draws_last[model] - draws_first[model])
             if not (first[model].any() and last[model].any()):  # resamples would not vary
-                shares = [share_of(hits[model].sum(), hits[model].size) for hits in (first, last)]
-                ends = difference_interval(*shares)
-            self.result.add("said_gap", model, gap, ends, n=n, change=change)
+                sides = [share_of(hits[model].sum(), hits[model].size) for hits in (first, last)]
+                ends[model] = difference_interval(*sides)
+        gaps = {model: last_shares[model] - share for model, share in shares.items()}
+        differences = {model: last_draws[model] - drawn for model, drawn in draws.items()}
+        n = {persons(value): int((self.labels == value).sum()) for value in self.values}
+        self.result.add_draws("said_gap", gaps, differences, n=n, intervals=ends)
 
     def add_unclear(self) -> None:
         """Add how often a value is stated about unclear images, and which one it is."""
         unclear = self.labels == UNCLEAR
         stated = {model: ~hit for model, hit in self.hits("none", unclear).items()}
-        self._add_share("unclear_said", stated, "unclear images")
+        self._add_shares("unclear_said", stated, "unclear images")
         for model, answers in self.answers.items():
             known = answers[unclear & np.isin(answers, self.values)]
             for value in self.values if len(known) else ():
@@ -150,24 +140,24 @@ class AnswerRows:
             confidences: confidence (n,) in the text of each image, or NaN if unknown.
         """
         known = self.clear & np.isfinite(confidences)
-        right = self.hits("right", known)[model]
-        wrong = self.hits("wrong", known)[model]
+        right, wrong = (self.hits(answer, known)[model] for answer in ("right", "wrong"))
         if not right.any() or not wrong.any():
             return
-        rng = np.random.default_rng(self.seed)
-        draws = []
-        for _ in range(_CONFIDENCE_RESAMPLES):
-            rows = rng.integers(len(right), size=len(right))
-            draws.append(_wrong_left(confidences[known][rows], right[rows], wrong[rows]))
+        table = {model: np.column_stack([confidences[known], right, wrong])}
         n = {"wrong": int(wrong.sum()), "right": int(right.sum())}
-        left = _wrong_left(confidences[known], right, wrong)
-        for share, value, column in zip(KEPT, left, np.transpose(draws), strict=True):
+        for share in KEPT:
+            left, draws = resampled_values(
+                table,
+                statistic=partial(_wrong_left, share=share),
+                resamples=_CONFIDENCE_RESAMPLES,
+                seed=SEED,
+            )
             # With few wrong values, resamples hardly vary.
-            drawn = percentile_interval(column[np.isfinite(column)])
-            low, high = wilson_interval(value * wrong.sum(), int(wrong.sum()))
-            ends = (min(low, drawn[0]), max(high, drawn[1]))
+            drawn = percentile_interval(draws[model][np.isfinite(draws[model])])
+            low, high = wilson_interval(left[model] * wrong.sum(), n["wrong"])
+            ends = {model: (min(low, drawn[0]), max(high, drawn[1]))}
             subset = f"{share:.0%} of the right values kept"
-            self.result.add("wrong_left", model, value, ends, n=n, subset=subset)
+            self.result.add_draws("wrong_left", left, n=n, intervals=ends, subset=subset)
 
 
 def share_of(hits: float, n: int) -> Interval:
@@ -185,12 +175,17 @@ def share_of(hits: float, n: int) -> Interval:
     return Interval(share, min(low, share), max(high, share))
 
 
-def _wrong_left(confidences: Floats, right: Mask, wrong: Mask) -> Floats:
-    """Return the share of wrong values above each threshold that keeps a share in `KEPT`."""
-    if not right.any() or not wrong.any():
-        return np.full(len(KEPT), np.nan)
-    thresholds = np.quantile(confidences[right], 1 - np.array(KEPT))
-    return np.asarray((confidences[wrong][:, None] >= thresholds).mean(axis=0))
+def _wrong_left(tables: Floats, share: float) -> Floats:
+    """Return the share of wrong values above the threshold that keeps a share of the right ones.
+
+    `tables` (b, n, 3) contain the confidence, and whether a value is right or wrong.
+    """
+    left = np.full(len(tables), np.nan)
+    for i, (confidences, right, wrong) in enumerate(np.moveaxis(tables, -1, 1)):
+        if right.any() and wrong.any():
+            threshold = np.quantile(confidences[right == 1], 1 - share)
+            left[i] = (confidences[wrong == 1] >= threshold).mean()
+    return left
 
 
 def difference_interval(first: Interval, last: Interval) -> tuple[float, float]:

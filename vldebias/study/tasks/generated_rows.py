@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.data import UNKNOWN, cross
+from vldebias.data import cross
+from vldebias.data.labels import UNKNOWN
 from vldebias.errors import Lazily
 from vldebias.judge.judges import Judge
 from vldebias.judge.plan import GeneratedImages

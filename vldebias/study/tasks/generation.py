@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, SerializeAsAny
 
 from vldebias import programs
-from vldebias.data import processes
+from vldebias.data.parallel import processes
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
@@ -29,6 +29,7 @@ from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
 from vldebias.study.inputs import Inputs
 from vldebias.study.shares.rows import ABOUT_GAP
+from vldebias.study.stated.captions import lean_of_judge
 from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
 from vldebias.study.tasks.variants import Variant, generate
@@ -394,6 +395,10 @@ class GenerationTask(Task):
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
                 ),
             )
+            # The images are in <out>/images/<task>. Results of `eval vqa` may be in <out> as well.
+            lean = lean_of_judge(judge.name, attribute, generated.folder.absolute().parent.parent)
+            if lean:
+                result.provenance.settings["notes"] = lean
             # Mark methods that assign the judged values to images, because their shares are not
             # random.
             judged = list(rows.values_of(attribute).values())

@@ -2,7 +2,7 @@
 
 A group is a combination of a label and a spurious value (Sagawa et al., 2020). Source: sections
 7.3.1 and 7.4.1 of the thesis. The metrics only depend on the group of each image and on whether it
-is classified correctly without and with a method, so resamples are multinomial counts over these
+is classified correctly with and without a method, so resamples are multinomial counts over these
 cells. Intervals are too narrow for the worst of several groups with similar accuracy, for fewer
 than about 30 images, and if all but a few images are right or wrong
 (`eval/experiments/coverage.py`).
@@ -18,7 +18,8 @@ import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vldebias.data import Embeddings, Labels, UnitRows, cross
+from vldebias.data import Embeddings, Labels, cross
+from vldebias.data.rows import UnitRows
 from vldebias.errors import InvalidInputError, one_line
 from vldebias.hosts import Host
 from vldebias.measure.classification import (

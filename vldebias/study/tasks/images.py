@@ -12,8 +12,9 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data import Embeddings, UnitRows
+from vldebias.data import Embeddings
 from vldebias.data.folders import left_out_of
+from vldebias.data.rows import UnitRows
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.edits import IMAGE, SIDES, TEXT
@@ -40,7 +41,8 @@ from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
 
 if TYPE_CHECKING:
-    from vldebias.methods.reference import Features, Reference
+    from vldebias.methods.reference import Reference
+    from vldebias.typing import Features
 
 
 def _read_methods(methods: object) -> tuple[Compared, ...]:

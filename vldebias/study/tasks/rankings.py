@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vldebias.data import UnitRows
+from vldebias.data.rows import UnitRows
 from vldebias.hosts import Host
 from vldebias.measure.rankings import reach
 from vldebias.measure.rows import NONE

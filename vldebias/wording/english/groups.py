@@ -13,10 +13,18 @@ from vldebias.wording.english.phrases import PersonPhrase, is_gendered_noun
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group
 
-_COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
+_COLLECTIVE_SIZES = {
+    "pair": 2,
+    "duo": 2,
+    "trio": 3,
+    "quartet": 4,
+    "quintet": 5,
+    "both": 2,
+    "couple": 2,
+}
 # Groups of unknown size, as in "a crowd of angry nurses".
 _MANY = re.compile(
-    r"\b(?:couples?|crowds?|bands?|famil(?:y|ies)|audiences?|mob|throng|hordes?|swarm|procession"
+    r"\b(?:couples|crowds?|bands?|famil(?:y|ies)|audiences?|mob|throng|hordes?|swarm|procession"
     r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
     re.IGNORECASE,
 )

@@ -45,30 +45,40 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
         return ""
     last = subjects[-1]
     is_next_sentence = not text.is_same_sentence(last.head, subject.head)
-    head = subject.head
-    noun = singular(text.low[head])
-    is_make = text.capital[head] and not text.words[head].isupper()
-    # A word right behind the person is a verb.
-    is_verb = head == last.head + 1 and not text.opens[head]
-    if is_make or is_verb or (is_next_sentence and listed(noun, "thing")):
+    if _is_no_noun_for_person(text, subject.head, last.head, is_next_sentence):
         return NOBODY
     nouns = [singular(text.bare[earlier.head]) for earlier in subjects]
     # A number is part of an age, not a determiner: "68 year old man".
     opening = subject.opening
     is_bare = not listed(text.low[opening], "determiner") or text.low[opening].isdigit()
     before = text.before(opening)
-    is_joined = listed(before, "joins") or before.endswith("ing")
+    is_joined = listed(before, "joins", "preposition") or before.endswith("ing")
     if is_bare and not subject.plural and not is_joined:
         return _why_no_further_tag(text, subject, subjects, nouns)
-    # A single person after a group may be a member: "two people. One person reads".
-    sizes = [text.low[earlier.opening] for earlier in subjects if earlier.plural]
-    is_member = text.low[opening] == "the" and listed(text.low[head], "generic")
-    is_after_group = has_listed(sizes, "number-word") and not subject.plural
-    if is_after_group and (is_next_sentence or is_member):
+    if _may_be_member(text, subject, subjects, is_next_sentence):
         return UNCLEAR
-    is_again = singular(text.bare[head]) in nouns
+    is_again = singular(text.bare[subject.head]) in nouns
     is_apposed = opening == last.head + 1
     return _why_not_again(text, subject, is_again, is_next_sentence, is_apposed)
+
+
+def _is_no_noun_for_person(text: Text, head: int, last_head: int, is_next_sentence: bool) -> bool:
+    """Return whether the word is a make, a verb or, in a new sentence, a thing."""
+    is_make = text.capital[head] and not text.words[head].isupper()
+    # A word right behind the person is a verb.
+    is_verb = head == last_head + 1 and not text.opens[head]
+    return is_make or is_verb or (is_next_sentence and listed(singular(text.low[head]), "thing"))
+
+
+def _may_be_member(
+    text: Text, subject: PersonPhrase, subjects: Sequence[PersonPhrase], is_next_sentence: bool
+) -> bool:
+    """Return whether a single person may belong to a group: "two people. One person reads"."""
+    sizes = [text.low[earlier.opening] for earlier in subjects if earlier.plural]
+    if subject.plural or not has_listed(sizes, "number-word"):
+        return False
+    is_member = text.low[subject.opening] == "the" and listed(text.low[subject.head], "generic")
+    return is_next_sentence or is_member
 
 
 def _why_no_further_tag(
@@ -94,13 +104,9 @@ def _why_not_again(
     `is_again` is True if an earlier person has the same noun.
     """
     is_definite = listed(text.low[subject.opening], "definite")
-    if is_again and "only" in text.low[subject.opening - 1 : subject.head]:
-        return NOBODY  # "a woman on a bed, only one woman visible"
-    if is_again and is_next_sentence and text.low[subject.opening] in ("a", "an"):
-        return UNCLEAR  # "A person eats. A person sweeps"
-    if is_again and (is_next_sentence or is_definite):
-        # Without adjectives, the noun repeats a person; otherwise it may be another one.
-        return NOBODY if is_next_sentence and len(subject.words) == 1 else UNCLEAR
+    why = _why_same_noun(text, subject, is_next_sentence, is_definite) if is_again else ""
+    if why:
+        return why
     if is_definite and listed(text.low[subject.opening + 1], "number"):
         return UNCLEAR  # "the two figures" are those mentioned before.
     # A definite or general noun may repeat a person: "a swimmer on a rock, the athlete looks".
@@ -111,6 +117,20 @@ def _why_not_again(
     is_repeated = is_definite and is_general and not is_called
     is_repeated |= is_clause and (is_definite or is_general)
     return UNCLEAR if is_repeated else ""
+
+
+def _why_same_noun(
+    text: Text, subject: PersonPhrase, is_next_sentence: bool, is_definite: bool
+) -> str:
+    """Return why a phrase with the noun of an earlier person may refer to it, or ""."""
+    if "only" in text.low[subject.opening - 1 : subject.head]:
+        return NOBODY  # "a woman on a bed, only one woman visible"
+    if is_next_sentence and text.low[subject.opening] in ("a", "an"):
+        return UNCLEAR  # "A person eats. A person sweeps"
+    if not (is_next_sentence or is_definite):
+        return ""
+    # Without adjectives, the noun repeats a person; otherwise it may be another one.
+    return NOBODY if is_next_sentence and len(subject.words) == 1 else UNCLEAR
 
 
 # ---- the same person

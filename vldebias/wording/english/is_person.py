@@ -20,6 +20,7 @@ from vldebias.prompts.english.words import (
     gendered,
     has_listed,
     is_inflected,
+    is_misspelt_person,
     is_plural,
     kinds,
     listed,
@@ -51,6 +52,8 @@ def may_be_person(text: Text, i: int) -> bool:
         return False  # The owner of a thing is not shown: "a nurse's uniform".
     # The context may turn a thing into a person, as in "a fan in the stands".
     is_noun = person(word) or is_gendered_noun(word)
+    is_lower = not text.capital[i] or text.sentence[i]
+    is_noun = is_noun or (is_lower and is_misspelt_person(word))
     # Some nouns for people are part of a thing: "hero shot".
     is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
@@ -181,8 +184,15 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
     if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
         return True  # A year follows the title of a work: "the film alien (1979)".
-    if link == "the" and start == 1 and following[:1] == ["by"]:
-        return "".join(text.words[i + 2 : i + 3]).istitle()  # "the milkmaid by Vermeer"
+    if link == "the" and start == 1:
+        is_by = following[:1] == ["by"]  # "the milkmaid by Vermeer"
+        # "the constant gardener, book cover"
+        is_alone = not following or text.opens[i + 1]
+        is_alone = is_alone or (following[0] == "of" and text.opens[i + 3 : i + 4] == [True])
+        tag = _next_tag(text, i) if is_alone else []
+        is_cover = has_listed(tag[-1:], "work") and not has_listed(tag, "preposition")
+        if (is_by and "".join(text.words[i + 2 : i + 3]).istitle()) or is_cover:
+            return True
     if is_plural(text.bare[i]):
         return _is_title_in_plural(text, i, start)
     # An adjective behind the kind of work begins a title: "the movie lone survivor".
@@ -190,10 +200,8 @@ def _is_title(text: Text, i: int, start: int) -> bool:
         return True
     # Capitals before "of the" mark a title: "Lord of the Rings".
     is_lord = following == ["of", "the"] and text.words[i].istitle()
-    has_title_word = bool(modifiers) and listed(text.low[i], "title-role")
-    # A tag with a year, or with a word that is typical of titles, may be one: "taxi driver, 1976".
-    is_work = is_lord or is_year or has_title_word or has_listed(modifiers, "game")
-    return is_work and link in ("", "of")
+    # A tag with a year may be one: "taxi driver, 1976".
+    return (is_lord or is_year) and link in ("", "of")
 
 
 def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
@@ -219,7 +227,11 @@ def is_head(text: Text, i: int) -> bool:
     plural = is_plural(text.bare[i])
     after = text.after(i)
     is_relative = listed(text.low[i], "relative") and text.capital[i + 1 : i + 2] == [True]
-    if is_relative or shows_body(text, i):
+    # The verb of a group follows its members: "a group of hikers rests".
+    is_group = plural and is_inflected(after, "s") and has_listed(text.low[:i], "group")
+    # "nurse sticker", but not "nurse sticker album"
+    is_pictured = listed(after, "shows-person") and ends_phrase(text.after(i + 1))
+    if is_relative or is_group or is_pictured or shows_body(text, i):
         return True  # A name follows a relative: "my aunt Rosa".
     # A number before a singular belongs to a later noun: "two passenger trains".
     is_counted = listed(text.before(i), "number-word") and not plural
@@ -418,7 +430,7 @@ def _is_drawn(text: Text, i: int, start: int) -> bool:
     # The character is a picture of the next person: "a full character of a monk".
     is_picture = listed(after, "picture") or after == "of" or before.endswith(POSSESSIVE)
     is_picture |= has_listed(text.low, "lettering")
-    return noun == "character" and is_picture
+    return noun in ("character", "avatar") and is_picture
 
 
 def _is_cued_thing(text: Text, i: int, start: int) -> bool:
@@ -496,9 +508,37 @@ def why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     if not is_in_brackets and _is_tag_of_style(text, start, i):
         return UNCLEAR if is_in_clause(text, i) else NOBODY
     # A verb separates two nouns, unlike in "horse riding instructor": "bus overtaking coach".
+    if _is_credit_tag(text, start, i):
+        return UNCLEAR
     has_verb = any(is_inflected(word, "ing") for word in text.low[start + 1 : i])
     is_clause = has_verb and not listed(singular(text.low[i]), "gerund-head")
     return UNCLEAR if is_clause or _begins_with_style(text, first_noun, i) else ""
+
+
+def _next_tag(text: Text, i: int) -> list[str]:
+    """Return the words of the clause behind the one that contains word i."""
+    start = i + 1
+    while not text.opens[start]:
+        start += 1
+    stop = min(start + 1, len(text.low))
+    while not text.opens[stop]:
+        stop += 1
+    return text.low[start:stop]
+
+
+def _is_credit_tag(text: Text, start: int, i: int) -> bool:
+    """Return whether a first tag names who made the picture: "wildlife photographer, owl".
+
+    The tag is a noun for an artist behind a word for a kind, and the next tag shows something else.
+    """
+    is_first = i + 1 < len(text.low) and text.opens[i + 1] and text.clause_start(i) == 0
+    if not is_first or start == i or not listed(text.low[i], "art-tag"):
+        return False
+    tag = _next_tag(text, i)
+    is_thing = not set("nx").isdisjoint(kinds(singular(tag[-1]))) and not has_listed(
+        tag, "picture", "tag", "person-cue"
+    )
+    return is_thing and not any(map(person, tag))
 
 
 def is_in_clause(text: Text, i: int) -> bool:

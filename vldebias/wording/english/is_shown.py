@@ -18,6 +18,7 @@ from vldebias.prompts.english.words import (
     is_plural,
     kinds,
     listed,
+    nouns_near,
     person,
     singular,
 )
@@ -100,6 +101,9 @@ def _is_unsure_relation(text: Text, where: int, bare: bool, head: int) -> bool:
     is_joined = listed(relation, "joins", "draw") and not is_infinitive
     # In telegram style, an object follows its verb: "receptionist greeting guest at hotel".
     is_joined = is_joined or not relation or relation.endswith("ing")
+    # So does a noun behind a preposition: "customer talking to advisor".
+    is_telegram = listed(relation, "preposition") and any(map(person, clause))
+    is_joined |= is_telegram and not has_listed(clause, "article")
     is_bought = relation == "from" and has_listed(clause, "receives")
     is_unsure = listed(relation, "unsure-relation") and before != "across" and not is_bought
     # What somebody becomes may not be shown: "puppies become chefs".
@@ -171,8 +175,8 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     parts = ("picture", "group", "part", "body-part", "container", "number")
-    if is_carried or listed(singular(before), *parts):
-        return ""
+    if is_carried or has_listed((singular(before), *nouns_near(before)), *parts):
+        return ""  # The word may have a wrong letter: "portait of a nurse".
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):
         return ""  # A purpose may precede "of": "a portrait for my website of a lawyer".
     # There is no determiner or adjective before the noun, as in "change of guard".

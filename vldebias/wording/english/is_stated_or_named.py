@@ -22,6 +22,7 @@ from vldebias.prompts.english.words import (
     gendered,
     has_gendered,
     has_listed,
+    is_misspelt_person,
     kinds,
     listed,
     lists,
@@ -39,7 +40,7 @@ from vldebias.wording.language import Value
 
 # Tags that name a character: "kaine (nier)", "fate/zero".
 _SERIES = re.compile(
-    r"(?:^|[,\n])\s*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)\s*(?=[,\n]|$)"
+    r"(?:^|[,\n])[^\S\n]*([\w' .-]{2,40}\\?\([\w' !.\\-]{2,40}\)|\w+/\w+)[^\S\n]*(?=[,\n]|$)"
 )
 # One or two words between commas or in brackets, and a trigger of a fine-tuned model: "m3lkador".
 _TAG = re.compile(r"(?:^|[,\n(]|\bof)[ ]?\(?([\w']{3,30}(?: \w{3,30})?)[ ]*(?=[,\n):]|$)")
@@ -129,7 +130,8 @@ def is_known(word: str) -> bool:
         return all(map(is_known, filter(None, word.split("-"))))
     is_listed = any(word in words for words in lists().values()) or word in origins()
     is_listed = is_listed or word[0].isdigit()
-    return bool(kinds(word)) or is_listed or gendered(word) or person(word)
+    is_person = person(word) or is_misspelt_person(word)
+    return bool(kinds(word)) or is_listed or gendered(word) or is_person
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
@@ -220,6 +222,20 @@ def is_of_picture(text: Text, first: int) -> bool:
     if first == 0 or text.before(first) in ("of", "with"):
         return False  # A name at the start is the subject: "Tom Hanks, movie still".
     return has_listed(text.low, "style-word", "picture", "tag")
+
+
+def may_be_alone(text: Text, first: int, stop: int) -> bool:
+    """Return whether a name may name somebody without a noun, unlike "a gardner with roses".
+
+    A single word in lower case is a name only if it is a given name or known.
+
+    Args:
+        text: The text.
+        first, stop: The positions of the words of the name.
+    """
+    word = text.bare[first]
+    is_capital = text.words[first][0].isupper()
+    return stop > first + 1 or is_capital or listed(word, "famous") or "f" in kinds(word)
 
 
 def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> bool:

@@ -14,7 +14,12 @@ from vldebias.prompts.english.words import has_listed, is_plural, listed, singul
 from vldebias.wording.english.is_another import group_mentions, leaves_one_out, why_nobody_else
 from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
 from vldebias.wording.english.is_shown import why_not_shown
-from vldebias.wording.english.is_stated_or_named import is_named, is_of_picture, names_of_people
+from vldebias.wording.english.is_stated_or_named import (
+    is_named,
+    is_of_picture,
+    may_be_alone,
+    names_of_people,
+)
 from vldebias.wording.english.phrases import (
     NOBODY,
     POSSESSIVE,
@@ -37,7 +42,9 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """
     text = read_text(prompt)
     names = names_of_people(text)
-    has_names = not all(is_of_picture(text, first) for first, _ in names)
+    has_names = any(
+        not is_of_picture(text, first) and may_be_alone(text, first, stop) for first, stop in names
+    )
     subjects: list[PersonPhrase] = []
     depicted: set[str] = set()
     is_unclear = False

@@ -106,10 +106,10 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     becomes = listed(word, "becomes") and "n" not in classes(word)
     if word.endswith(POSSESSIVE) or listed(word, *STOPS, "not-subject") or is_joined or becomes:
         return True
-    has_object = is_plural(text.bare[i]) or not has_listed(text.low, "article")
     # A verb of another person precedes the phrase: "doctor examining patient".
     is_verb = is_inflected(word, "s") and classes(base(word)).startswith("v")
-    is_verb = is_verb or (word.endswith("ing") and has_object)
+    if word.endswith("ing"):
+        is_verb = is_plural(text.bare[i]) or not has_listed(text.low, "article")
     return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
 
 

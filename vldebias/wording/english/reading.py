@@ -5,16 +5,25 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
-from vldebias.prompts.english.words import has_gendered, is_proper, kinds, listed, singular
+from vldebias.prompts.english.words import (
+    has_gendered,
+    is_proper,
+    kinds,
+    listed,
+    lists,
+    singular,
+)
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.is_another import group_mentions
+from vldebias.wording.english.is_person import is_head
 from vldebias.wording.english.is_stated_or_named import (
     find_stated,
     states,
@@ -22,7 +31,7 @@ from vldebias.wording.english.is_stated_or_named import (
     values_of_words,
 )
 from vldebias.wording.english.people import find_persons, find_subjects
-from vldebias.wording.english.phrases import PersonPhrase
+from vldebias.wording.english.phrases import NOBODY, PersonPhrase
 from vldebias.wording.english.rewritten import (
     agreeing_form,
     match,
@@ -99,7 +108,9 @@ class English(Language):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         subjects = find_subjects(text)
         if isinstance(subjects, str):
-            return "stated" if states(text, attribute) else _why_nobody(subjects, text)
+            if states(text, attribute) and not _states_of_things(subjects, text, attribute):
+                return "stated"
+            return _why_nobody(subjects, text)
         words = read_text(text)
         if len(subjects) > 1 and not attribute.gender:
             # A baby states its age, and looks like its parents.
@@ -115,7 +126,10 @@ class English(Language):
         for mentions, stated in zip(persons, is_stated, strict=True):
             # Later people cannot get a value, so the facts about them need not be analysed.
             is_closed = stated or n_open == MOST_PERSONS
-            person = _person(text, mentions[0], attribute, is_closed, not found)
+            first = mentions[0]
+            person = _person(text, first, attribute, is_closed)
+            if not person.reason and _is_unclear_group(words, first.opening, person, found):
+                person = person._replace(reason="group")
             if not person.reason and any(mention.named for mention in mentions):
                 person = person._replace(reason="named")
             if found:
@@ -141,6 +155,9 @@ class English(Language):
             else:
                 word = agreeing_form(attribute.words[value], text, person.end)
                 place = (*person.place, "before")
+                noun = _noun_of_value(text, person, word)
+                if noun:
+                    word, place = noun, (person.start, person.end, "noun")
                 if attribute.has_phrases:
                     # A phrase replaces a placeholder, or follows the noun if there is none.
                     start, end = person.place
@@ -148,10 +165,19 @@ class English(Language):
             word = word.upper() if in_capitals else word
             words_of_place[place].append((attribute.rank, word))
         replacements: list[Replacement] = []
+        nouns = {
+            start: ranked for (start, _, kind), ranked in words_of_place.items() if kind == "noun"
+        }
         for (start, end, kind), ranked in words_of_place.items():
             words = [word for _, word in sorted(ranked)]
+            if kind == "noun":
+                before = sorted(words_of_place.get((start, start, "before"), ()))
+                words = [word for _, word in before] + words
+                replacements.append(_write_before(text, start, end, " ".join(words), is_noun=True))
+                continue
             if kind == "before":
-                replacements.append(_write_before(text, start, end, " ".join(words)))
+                if start not in nouns:
+                    replacements.append(_write_before(text, start, end, " ".join(words)))
                 continue
             if kind == "after":
                 start = len(text[:start].rstrip())
@@ -191,7 +217,7 @@ class English(Language):
             nouns = [word for word in phrase if not listed(word, "gendered-pronoun")]
             if attribute.gender and has_gendered(nouns):
                 continue  # "her little girl" already states the gender
-            person = _person(replaced, first, attribute, is_stated=False, is_first=True)
+            person = _person(replaced, first, attribute, is_stated=False)
             if not person.can_be(value):
                 raise RewrittenPromptError("rewritten: group")
             assignments.append((person, attribute, value))
@@ -252,16 +278,28 @@ class English(Language):
 # ---- deciding which people have no stated value
 
 
-def _person(
-    text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool, is_first: bool
-) -> Mention:
+def _is_unclear_group(
+    words: Text, opening: int, person: Mention, earlier: Sequence[Mention]
+) -> bool:
+    """Return whether a group without a number may be the people who were described before it.
+
+    "a teacher and students" has a group of its own; "a teacher talks to students" may not.
+    """
+    if not earlier or not person.group or person.group.size:
+        return False
+    is_linked = words.before(opening) in ("with", "and", "plus")
+    described = earlier[-1].group.end if earlier[-1].group else 0
+    return not is_linked or described >= person.end
+
+
+def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool) -> Mention:
     """Create the mention for a phrase, with the reason if no value can be inserted."""
     group = find_group(text, subject)
     reason = ""
     if is_stated:
         reason = "stated"
-    elif group is not None and (_leaves(group, attribute) or not (is_first or group.size)):
-        reason = "group"  # "a teacher and students": the teacher gets a value
+    elif group is not None and _leaves(group, attribute):
+        reason = "group"
     elif find_rules(text, subject.start, subject.end, attribute.kind):
         reason = "context"  # Facts fix the value: "a Catholic priest".
     start, _ = subject.words[-1]
@@ -300,6 +338,18 @@ def _leaves(group: Group, attribute: Attribute) -> bool:
     return not can_mix(attribute.words.values())
 
 
+def _states_of_things(reason: str, text: str, attribute: Attribute) -> bool:
+    """Return whether all words for women and men belong to things or animals: "a queen bee"."""
+    words = read_text(text)
+    gendered_words = [i for i, word in enumerate(words.low) if has_gendered([word])]
+    if not attribute.gender or reason != NOBODY or not gendered_words:
+        return False
+    return all(
+        not is_head(words, i) and not listed(words.low[i], "gendered-pronoun")
+        for i in gendered_words
+    )
+
+
 def _why_nobody(reason: str, text: str) -> str:
     """Return a more precise reason than "no person": "group" or "pronoun"."""
     if not reason.startswith("no person"):
@@ -314,18 +364,43 @@ def _why_nobody(reason: str, text: str) -> str:
 # ---- inserting values
 
 
-def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
+@cache
+def _nouns_of_values() -> dict[str, dict[str, str]]:
+    """Map nouns such as "child" to the nouns for each gender: "girl" and "boy"."""
+    nouns: dict[str, dict[str, str]] = {}
+    for entry in lists()["value-noun"]:
+        noun, female, male = entry.split("/")
+        nouns[noun] = {"female": female, "male": male}
+    return nouns
+
+
+def _noun_of_value(text: str, person: Mention, word: str) -> str:
+    """Return the noun that replaces "person" or "child" and states a gender: "woman", or ""."""
+    is_weighted = re.match(r"\s*:", text[person.end :]) and text[: person.start].endswith(
+        ("(", "[")
+    )
+    if is_weighted:
+        return ""  # "(person:1.2)" may be a trigger.
+    return _nouns_of_values().get(person.noun.lower(), {}).get(word.lower(), "")
+
+
+def _write_before(
+    text: str, start: int, end: int, word: str, *, is_noun: bool = False
+) -> Replacement:
     """Return a replacement that inserts a word before a noun and adjusts the article.
 
     The word takes over the capitalization of the placeholder that it replaces: {gender}, {Gender}
-    or {GENDER}. At the start of a sentence, it takes over the noun's capital letter.
+    or {GENDER}. At the start of a sentence, it takes over the noun's capital letter. If it ends
+    with a noun (`is_noun`), it replaces the noun at start to end.
     """
     word = with_capitals_of(text[start:end].strip("{ }"), word)
     text_before = text[:start]
-    text_behind = text[end:].lstrip()
+    text_behind = text[end:] if is_noun else text[end:].lstrip()
     end = len(text) - len(text_behind)
     noun_start = ""
-    if re.search(r"(?:^|[.!?\n])\s*$", text_before) and re.match(r"[A-Z][a-z]", text_behind):
+    before = text_before.rstrip(" \t")
+    is_first = not before or before[-1] in ".!?\n"
+    if is_first and not is_noun and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
         # "Tibetan", "Miami" and "Supreme Court judge" keep their capitals.
         first_word = re.split(r"[^\w-]", text_behind)[0].lower()
@@ -341,4 +416,5 @@ def _write_before(text: str, start: int, end: int, word: str) -> Replacement:
     start = len(text_before)
     while not written.startswith(text_before[:start]):
         start -= 1
-    return Replacement(start, end, f"{written[start:]} {noun_start}")
+    space = "" if is_noun else " "
+    return Replacement(start, end, f"{written[start:]}{space}{noun_start}")

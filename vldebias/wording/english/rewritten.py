@@ -26,8 +26,10 @@ from vldebias.prompts.english.words import (
     has_gendered,
     has_listed,
     is_inflected,
+    is_proper,
     kinds,
     listed,
+    lists,
     read_lists,
     singular,
 )
@@ -570,20 +572,20 @@ def neutral_text(prompt: str, attribute: Attribute, people: Sequence[NounValue])
     words = read_text(prompt)
     new = _neutral_forms(words)
     text = ""
+    end = 0
     for i, start in enumerate(words.start):
-        end_before = words.start[i - 1] + len(words.words[i - 1]) if i else 0
-        gap = prompt[end_before:start]
+        gap = prompt[end:start]
+        end = start + len(words.words[i])
         word = new.get(i, words.words[i])
+        is_first = not any(map(str.isalnum, text))
         if not word:
-            text += gap.rstrip() if text else ""
+            text += gap if is_first else gap.rstrip()
             continue
         is_changed = i in new or not new.get(i - 1, "kept")
-        if not text and is_changed:
-            gap, word = "", with_capitals_of(words.words[0], word)
+        if is_first and is_changed:
+            gap, word = gap.lstrip(), with_capitals_of(words.words[0], word)
         text = append_word(text + gap, word) if is_changed else text + gap + word
-    last = len(words.words) - 1
-    text += prompt[words.start[last] + len(words.words[last]) :] if new else prompt[len(text) :]
-    return _without_repetition(text)
+    return _without_repetition(text + prompt[end:])
 
 
 def _neutral_forms(words: Text) -> dict[int, str]:
@@ -591,32 +593,64 @@ def _neutral_forms(words: Text) -> dict[int, str]:
 
     The form is "" if the word is left out, as in "a female cyclist".
     """
-    named = {i for first, stop in find_names(words) for i in range(first, stop)}
-    kept = set(named)
     figures = _find_figures(words, ())
-    for figure in figures:
-        if figure.is_animal or not named.isdisjoint(figure.words):
-            kept.update(figure.words)
+    kept = _words_of_named(words, figures)
+    kept.update(i for figure in figures if figure.is_animal for i in figure.words)
     # word of a noun phrase for a person -> its last noun, or the word itself for others
     head_of = {i: max(figure.heads) for figure in figures for i in figure.words}
     new: dict[int, str] = {}
     for i, word in enumerate(map(_without_ending, words.low)):
-        is_pronoun = listed(word, "gendered-pronoun")
-        # If somebody is named, only pronouns of others are replaced.
-        is_of_named = is_pronoun and named and i not in head_of
         is_thing = words.silent[i] or names_thing(words, i)
-        if i in kept or i in new or is_thing or is_of_named or not _side_of(word):
+        if i in kept or i in new or is_thing or not _side_of(word):
             continue
-        if is_pronoun:
+        if listed(word, "gendered-pronoun"):
             form: str | None = _neutral_pronoun(words, i, new)
         else:
             form = _neutral_noun(words, i, new, is_head=head_of.get(i, i) <= i)
         if form is not None:
-            ending = words.words[i][len(word) :]
-            if form == "they" and ending:
-                ending = "'re"  # "he's riding"
-            new[i] = with_capitals_of(words.words[i], form) + ending if form else ""
+            new[i] = _with_ending_of(words.words[i], word, form)
     return new
+
+
+def _with_ending_of(old: str, word: str, form: str) -> str:
+    """Return a neutral form with the capitals and the ending of the old word, or ""."""
+    ending = old[len(word) :]
+    if form == "they" and ending:
+        ending = "'re"  # "he's riding"
+    return with_capitals_of(old, form) + ending if form else ""
+
+
+def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
+    """Return the positions of names, and of words and pronouns that describe named people."""
+    named = {i for first, stop in find_names(words) for i in range(first, stop)}
+    if not named:
+        return named
+    described = set(named)
+    unnamed: set[int] = set()
+    for figure in figures:
+        is_named = not named.isdisjoint(figure.words)
+        if is_named or _describes_named(words, figure, named):
+            described.update(figure.words)
+        else:
+            unnamed.update(figure.words)
+    forms = enumerate(map(_without_ending, words.low))
+    pronouns = {i for i, word in forms if listed(word, "gendered-pronoun")}
+    return described | (pronouns - unnamed)
+
+
+def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bool:
+    """Return whether a figure is a named person, as in "Ada, a mother" and "he's a cook"."""
+    first = figure.first
+    if figure.is_possessed:
+        return False  # "Ada and her brother"
+    if words.opens[first] and first - 1 in named:
+        return True
+    start = words.clause_start(first)
+    subject = words.low[start].removesuffix("'s")
+    is_about_named = start in named or start - 1 in named or listed(subject, "gendered-pronoun")
+    clause = words.low[max(start, first - 4) : first]
+    is_predicate = any(word.endswith("'s") or listed(word, "copula") for word in clause)
+    return is_about_named and (is_predicate or clause[-1:] == ["as"])
 
 
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
@@ -625,20 +659,49 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
     `is_head` is False if the word describes a later noun for the same person.
     """
     word = _without_ending(words.low[i])
+    if _describes_noun(words, i, is_head):
+        return ""
     after = words.after(i)
-    is_plural_owner = words.low[i].endswith(("men's", "s'")) and bool(after)
-    is_owner = words.low[i] != word
-    if is_plural_owner or (not is_owner and (not is_head or is_person(after))):
-        return ""  # "a female softball player", "a woman doctor", "a women's match"
-    if word in _ADJECTIVES and is_person(words.after(i + 1)):
-        return ""  # "male baseball player"
     if word in _ADJECTIVES and kinds(after)[:1] == "n" and not is_inflected(after, "s", "ing"):
         return None  # "a male voice" is about a thing
     alone = _nouns_alone().get(words.before(i))
     if alone is not None:
         new[i - 1] = with_capitals_of(words.words[i - 1], alone + "s" * (singular(word) != word))
         return ""  # "baby girl", "teenage boys"
-    return _neutral_word(word) or None
+    number = _number_before(words, i)
+    if number in ("a", "an"):
+        word = singular(word)  # "a girls in a hat"
+    neutral = _neutral_word(word)
+    if neutral and listed(number, "number-word") and singular(word) == word:  # "two man"
+        return _PLURAL.get(neutral, f"{neutral}s")
+    return neutral or None
+
+
+def _describes_noun(words: Text, i: int, is_head: bool) -> bool:
+    """Return whether word i only describes a noun, which says enough without it."""
+    word = _without_ending(words.low[i])
+    after = words.after(i)
+    is_before_noun = kinds(after)[:1] == "n"
+    if word != words.low[i] or not after:
+        # "a women's match", but "the man's hat"
+        return bool(after) and words.low[i].endswith(("men's", "s'"))
+    if not is_head or is_person(after):
+        return True  # "a female softball player", "a woman doctor"
+    if word in ("women", "men") and is_before_noun and singular(after) != after:
+        return True  # "women wipers"
+    # A possessive without an apostrophe: "a girls soccer game".
+    is_owner = _number_before(words, i) in ("a", "an") and singular(word) != word
+    if is_owner and is_before_noun and not after.endswith("s"):
+        return True
+    return word in _ADJECTIVES and is_person(words.after(i + 1))  # "male baseball player"
+
+
+def _number_before(words: Text, i: int) -> str:
+    """Return the word before the adjectives of a noun, such as "two" in "two young women"."""
+    first = i
+    while adjective(words.before(first)) and not listed(words.before(first), "number"):
+        first -= 1
+    return words.before(first)
 
 
 @cache
@@ -684,29 +747,71 @@ def _plural_verbs() -> dict[str, str]:
     return dict(pair.split("/") for pair in _LISTS["plural-verb"])
 
 
-# "a man and a woman" -> "two people"
-_TWO = re.compile(
-    r"\b(an?|one|the) ((?:[\w-]+ )?)(person|child|parent|spouse|sibling|newlywed|partner|youngster)"
-    r" and (?:\1 )?\2\3\b",
+# "a man and a woman" -> "two people", "a man and two women" -> "three people"
+_NUMBERS = ("one", *lists()["number-word"])
+_NUMBER = "an?|" + "|".join(_NUMBERS)
+_PLURAL = {"person": "people", "child": "children"}
+_NOUN = (
+    "people|person|child(?:ren)?|(?:parent|spouse|sibling|newlywed|partner|youngster|teenager)s?"
+)
+_SUM = re.compile(
+    rf"\b((?:[\w-]+ )*?)({_NOUN}) and (?:({_NUMBER}|another|the) )?((?:[\w-]+ ){{,2}}?)({_NOUN})\b",
     re.IGNORECASE,
 )
-_AGAIN = re.compile(r"\b(person|people|child|children|their|they)( and | or )\1\b")
+_AGAIN = re.compile(r"\b(people|children|their|they)( and | or )\1\b", re.IGNORECASE)
 
 
 def _without_repetition(text: str) -> str:
     """Join people who have the same description after their gender was replaced."""
-
-    def two(found: re.Match[str]) -> str:
-        plural = {"person": "people", "child": "children"}.get(found[3], f"{found[3]}s")
-        two_people = f"two {found[2]}{plural}"
-        article = "the " * (found[1].lower() == "the")
-        return with_capitals_of(found[1], article + two_people)
-
-    text = _AGAIN.sub(lambda found: found[1], _TWO.sub(two, text))
+    text = _AGAIN.sub(lambda found: found[1], _SUM.sub(_joined, text))
     first = re.search(r"\b(?:an?|one) (?:[\w-]+ )?person\b|\bpeople\b", text, re.IGNORECASE)
     if first is None:
         return text
     return text[: first.end()] + re.sub(r"\ba person\b", "another person", text[first.end() :])
+
+
+def _joined(found: re.Match[str]) -> str:
+    """Return "three people" for "a person and two people", and other words unchanged."""
+    before, noun, number, adjectives, other = (group or "" for group in found.groups())
+    kept, first_number, described = _split_before_noun(before)
+    forms = [noun.lower(), other.lower()]
+    person = singular(forms[0])
+    # In "a little boy and a girl", the adjective describes only one of them.
+    is_shared = adjectives.split() == described or not (number or adjectives)
+    if described and not first_number:
+        # "a warmly dressed man and woman"
+        is_shared = is_shared and (not kept or listed(kept[-1].lower(), "preposition"))
+        if not kept and not is_proper(described[0].lower()):
+            described[0] = described[0].lower()
+    if person != singular(forms[1]) or not is_shared:
+        return found[0]
+    plural = _PLURAL.get(person, f"{person}s")
+    counts = [
+        _NUMBERS.index(word) + 1 if word in _NUMBERS else int(form == person)
+        for word, form in zip((first_number, number.lower()), forms, strict=True)
+    ]
+    if forms[0] == plural and not first_number and counts[1] == 1:
+        joined = [*described, plural]  # "men and a woman"
+    elif all(counts) and sum(counts) <= len(_NUMBERS):
+        joined = [_NUMBERS[sum(counts) - 1], *described, plural]
+        joined = ["the", *joined] if first_number == "the" else joined
+    else:
+        return found[0]
+    start = "".join(f"{word} " for word in kept)
+    return start + with_capitals_of(found[0][len(start) :], " ".join(joined))
+
+
+def _split_before_noun(before: str) -> tuple[list[str], str, list[str]]:
+    """Return earlier words, the number or article of a noun or "", and its adjectives."""
+    words = before.split()
+    low = before.lower().split()
+    start = len(words)
+    while start and adjective(low[start - 1]) and not listed(low[start - 1], "number"):
+        start -= 1
+    number = low[start - 1] if start else ""
+    if number not in (*_NUMBERS, "a", "an", "the"):
+        return words[:start], "", words[start:]
+    return words[: start - 1], number, words[start:]
 
 
 # ---- removing other attributes

@@ -123,11 +123,22 @@ def _latin_language(text: str) -> Language | None:
     words = [word.strip(".,;:!?()\"'").lower() for word in text.split() if not word.isupper()]
     is_person_english = any(map(person, words))
     is_close = english >= _ENGLISH_SHARE * best or only_letters
-    is_english = (english > 0 and english >= best) or (is_close and is_person_english)
+    # "a" is a word in several languages: "un dentista atendiendo a un paciente".
+    is_sure = english > best or _knows_english(text)
+    is_english = (english > 0 and english >= best and is_sure) or (is_close and is_person_english)
     language = None if is_english else _foreign_language(text, scores)
     if language is None and not is_person_english:
         language = _language_of_subject(text)
     return language or (ENGLISH if english or ENGLISH.reads(text) else None)
+
+
+def _long_words(text: str) -> list[str]:
+    return re.findall(r"[^\W\d_]{3,}", text.lower())
+
+
+def _knows_english(text: str) -> bool:
+    """Return whether any word of three letters or more is English and not only a name."""
+    return any(kinds(word).strip("fliu") for word in _long_words(text))
 
 
 def _language_of_subject(text: str) -> Language | None:
@@ -178,7 +189,7 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
 
 def _candidates(text: str, likely: Sequence[str]) -> list[str]:
     """Return the languages to try if the function words are too few to be sure."""
-    words = re.findall(r"[^\W\d_]{3,}", text.lower())
+    words = _long_words(text)
     n_english = sum(1 for word in words if kinds(word).strip("fliu"))  # except names
     if likely and 2 * n_english > len(words) > 1:
         return []  # One word is too little beside an English one: "persona 5, school".
@@ -193,6 +204,9 @@ def _best_fit(text: str, scores: Mapping[str, float]) -> Language:
     "un vigile urbano" is Italian, because French recognises only two of its words. Words of another
     language are worse than none.
     """
-    fits = {code: (score, _fit_of(text, code)) for code, score in scores.items()}
+    fits: dict[str, tuple[float, int]] = {}
+    for code, score in scores.items():
+        n_read, foreign = _fit_of(text, code)
+        fits[code] = (score + foreign, n_read)
     best = max(fits.values())
     return load_language(" or ".join(code for code in fits if fits[code] == best))

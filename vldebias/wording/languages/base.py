@@ -37,6 +37,8 @@ WORD_OF_LIST = {
 }  # fmt: skip
 _SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
 _IS_LINK = re.compile("[,:(\u060c\u2013\u2014-]?")
+_LONGEST = 6  # words of a listed phrase
+_LONGEST_CLAUSE = 50  # words
 _STEM = 4  # number of letters shared by the masculine and feminine forms of a noun
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
@@ -88,9 +90,9 @@ class Reading(list[Token]):
         return NO_WORD if is_last else self[i + 1]
 
     def clause_before(self, i: int) -> list[Token]:
-        """Return the words before word i in the same clause."""
+        """Return the words before word i in the same clause, at most 50."""
         opening = i
-        while not self[opening].opens:
+        while not self[opening].opens and i - opening < _LONGEST_CLAUSE:
             opening -= 1
         return self[opening:i]
 
@@ -182,7 +184,9 @@ class WordList:
             tokens: the tokens of a prompt.
             i: the position of a word.
         """
-        return any(self.length_at(tokens, start) == i - start for start in range(i))
+        return any(
+            self.length_at(tokens, start) == i - start for start in range(max(0, i - _LONGEST), i)
+        )
 
 
 class ListedLanguage(Language):
@@ -640,8 +644,6 @@ class SpacedLanguage(ListedLanguage):
     def _is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
         first = phrase.first
-        if self.is_listed(tokens[first], "no") or self.is_listed(tokens.before(first), "no"):
-            return True  # A negation precedes the noun: "kein Arzt".
         if tokens[first].opens:
             return False
         if self.matcher("about-picture").ends_before(tokens, first):

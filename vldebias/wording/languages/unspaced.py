@@ -255,9 +255,6 @@ class UnspacedLanguage(ListedLanguage):
         pictures = self.pattern("picture-behind").pattern
         if re.match(rf"(?:{link}|\s?)(?:{things})(?!\s?(?:{pictures}))", behind):
             return True
-        absent = self.pattern("absent-behind").pattern
-        if re.match(rf"[가이은는도がはも]?\s?(?:{absent})", behind):
-            return True  # The prompt asks for no people: 사람 없음.
         before = text[max(0, match.start - 6) : match.start].rstrip()
         names = ("thing-before", "animal-before", "not-subject")
         return any(before.endswith(self.entries(name)) for name in names)

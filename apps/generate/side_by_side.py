@@ -37,7 +37,7 @@ STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 @dataclass(frozen=True)
 class Request:
-    """A request to generate images for one prompt, without and with each method.
+    """A request to generate images for one prompt, with and without each method.
 
     Attributes:
         prompt: the prompt as the user wrote it.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, explain_keywords, need
 from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
@@ -35,17 +35,13 @@ from vldebias.utils.arrays import Codes, Floats
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import ArrayLike
     from sklearn.base import BaseEstimator
     from sklearn.linear_model import Ridge
 
-    from vldebias.methods.reference import Features
+    from vldebias.typing import AnyArray, ColumnLike, ModelLike, PromptSetLike
 
-# Features (n, d), or one value per row of features (n,).
-Array: TypeAlias = "Tensor | ArrayLike"
-LabelArray: TypeAlias = "Labels | Tensor | ArrayLike"
 # Weight (k, d) and bias (k,) of a linear classifier.
-Head: TypeAlias = "nn.Linear | tuple[Array, Array]"
+Head: TypeAlias = "nn.Linear | tuple[AnyArray, AnyArray]"
 BLOCK = 8192  # rows converted to float64 at a time
 FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit
@@ -56,7 +52,9 @@ PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "n
 PROBES["class_probe"] = "labels", "linear"
 
 
-def _known(features: Array, labels: LabelArray) -> tuple[Tensor, Codes, tuple[str, ...]]:
+def _known(
+    features: AnyArray, labels: Labels | ColumnLike
+) -> tuple[Tensor, Codes, tuple[str, ...]]:
     """Return the labelled rows as float32 unit vectors, their label codes, and the value names.
 
     Raises:
@@ -140,8 +138,8 @@ class Probe:
 
 
 def readable(
-    features: Array,
-    labels: LabelArray,
+    features: AnyArray,
+    labels: Labels | ColumnLike,
     reader: str = "linear",
     *,
     seed: int = 0,
@@ -196,7 +194,7 @@ def readable(
     return Probe(float(shares.mean()), limit, (hits / sizes).mean(1))
 
 
-def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.DataFrame:
+def wrong_labels(features: AnyArray, labels: Labels | ColumnLike, *, seed: int = 0) -> pd.DataFrame:
     """Rank all labelled rows, starting with the least credible label.
 
     Each row is scored by a ridge regression on one-hot targets that was fitted on the other folds.
@@ -230,7 +228,7 @@ def wrong_labels(features: Array, labels: LabelArray, *, seed: int = 0) -> pd.Da
 
 
 def margins(
-    head: Head, features: Array, codes: Codes, *, seed: int = 0
+    head: Head, features: AnyArray, codes: Codes, *, seed: int = 0
 ) -> tuple[dict[str, Floats], Floats]:
     """Return the margins (n,) of a linear classifier, and the k-variance (k,) of its classes.
 
@@ -326,17 +324,18 @@ class Column:
         return cls("the prompts' texts", Labels(codes, tuple(texts_of_value)))
 
 
+@explain_keywords
 def diagnose(
-    features: Embeddings | Array,
-    labels: LabelArray | str | None = None,
+    features: Embeddings | AnyArray,
+    labels: Labels | ColumnLike | str | None = None,
     *,
-    groups: LabelArray | str | None = None,
-    texts: object = None,
+    groups: Labels | ColumnLike | str | None = None,
+    texts: Host | ModelLike | None = None,
     head: Head | None = None,
     seed: int = 0,
-    attribute: str | PromptSet | None = None,
+    attribute: PromptSetLike | None = None,
     methods: str | Sequence[str | Method] = (),
-    reference: Embeddings | Features | None = None,
+    reference: Embeddings | AnyArray | None = None,
 ) -> Result:
     """Probe embeddings for attribute leakage, worst groups, label errors and margins.
 
@@ -349,6 +348,8 @@ def diagnose(
 
     The description in the provenance contains advice. It only calls an attribute "removed" by a
     method if a linear probe is then no better than chance on held-out rows.
+
+    See also docs/how-to/diagnose.md.
 
     Args:
         features: embeddings (n, d) from one model, as an array, a tensor, or
@@ -364,6 +365,11 @@ def diagnose(
             prompts are nearest.
         methods: methods or their names, fitted on `attribute` and compared with "none".
         reference: image features (m, d) for methods that use them.
+
+    Returns:
+        A `Result` with the rows above; `to_pandas()` returns them as a data frame. Values are
+        shares in [0, 1] with 95% intervals (balanced accuracy for probes), except for margins,
+        whose interval is the quartiles. `provenance[0].settings["advice"]` is a list of sentences.
 
     Raises:
         InvalidInputError: If neither labels nor groups are passed, lengths differ, methods are
@@ -423,7 +429,9 @@ def diagnose(
 
 
 def _columns(
-    data: Embeddings, labels: LabelArray | str | None, groups: LabelArray | str | None
+    data: Embeddings,
+    labels: Labels | ColumnLike | str | None,
+    groups: Labels | ColumnLike | str | None,
 ) -> dict[str, Column]:
     """Return the label and group columns, keyed by role ("labels", "groups").
 
@@ -456,7 +464,7 @@ def _edited_rows(
     host: Host,
     attribute: PromptSet,
     methods: Sequence[Method],
-    reference: Embeddings | Features | None,
+    reference: Embeddings | AnyArray | None,
 ) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Return each method's edited features (n, d) by method name, and provenance fields."""
     if reference is not None and not isinstance(reference, Embeddings):

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from apps.generate.side_by_side import Request, side_by_side
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import MiniatureJudge, predict
 from vldebias.methods import CrossAttention
 from vldebias.prompts import load_prompts, make_prompt_set
 from vldebias.study.grids import grid
-from vldebias.study.side_by_side import Request, side_by_side
 from vldebias.study.tasks.variants import Variant, prepared
 
 JOBS = ("teacher", "baker", "doctor", "judge", "nurse", "pilot", "chef", "lawyer")

@@ -1,4 +1,4 @@
-"""`vldebias generate`: generate images without and with a method, from the same noise."""
+"""`vldebias generate`: generate images with and without a method, from the same noise."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.devices import device_of
+from vldebias.utils.formats import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from vldebias.study.side_by_side import Picture, Request, SideBySide
+    from .side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
 IMAGES = 8  # default number of images per row
@@ -65,7 +66,7 @@ def generate_command(
     as_json: Json = False,
     **flags: Any,
 ) -> None:
-    """Generate images for a prompt without and with balanced prompts, from the same noise.
+    """Generate images for a prompt with and without balanced prompts, from the same noise.
 
     By default, generates 8 images per row with the miniature pipeline and 20 steps (30 steps for
     other pipelines). Writes each image, a grid of all images (grid.png), and the prompts, values
@@ -89,9 +90,10 @@ def generate_command(
     pipeline = flags.get("pipeline", MINIATURE)
     # The imports below take several seconds, so print a message first.
     methods = ", ".join(method or ("the default method",))
-    print_message(f"generating “{prompt}” without and with {methods}, using {pipeline}")
+    print_message(f"generating “{prompt}” with and without {methods}, using {pipeline}")
     from vldebias.prompts import load_prompts
-    from vldebias.study.side_by_side import Request
+
+    from .side_by_side import Request
 
     request = Request(
         prompt,
@@ -119,7 +121,7 @@ def generate_command(
     images = _generate(
         request, folder, pipeline, device_of(flags.get("device")), flags.get("dtype")
     )
-    facts = images.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
+    facts = {FORMAT: 1, **images.to_dict(), "grid": str(folder / GRID), "folder": str(folder)}
     _write(images, folder, facts)
     if as_json:
         print_json(facts)
@@ -137,8 +139,9 @@ def _generate(
         StorageError: If the disk is full. Finished images are kept.
     """
     from vldebias.hosts.loading import load_host
-    from vldebias.study.side_by_side import side_by_side
     from vldebias.utils.progress import Progress
+
+    from .side_by_side import side_by_side
 
     print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host

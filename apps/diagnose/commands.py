@@ -90,9 +90,10 @@ def diagnose_command(
     check_file("--texts", flags.get("texts"))
     check_file("--reference", flags.get("reference"))
     from vldebias.data import load_embeddings
-    from vldebias.study.diagnosis import diagnose
     from vldebias.study.inputs import Inputs
     from vldebias.utils.options import Options
+
+    from .diagnosis import diagnose
 
     options = Options(
         out=folder,
@@ -130,7 +131,8 @@ def _write_wrong_labels(
         The file paths, by the name under which each is printed.
     """
     from vldebias.data.suspects import Suspects
-    from vldebias.study.diagnosis import wrong_labels
+
+    from .diagnosis import wrong_labels
 
     pictures = {} if images is None else Suspects.pictures(images, data.ids)
     table = wrong_labels(data.features, data.column(labels)).set_index("row")

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import normalize
 
 import vldebias
+from apps.diagnose.diagnosis import margins, readable, wrong_labels
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable
@@ -24,7 +25,6 @@ from vldebias.metrics import k_variance
 from vldebias.prompts import load_prompts
 from vldebias.report.page import render
 from vldebias.study import Result
-from vldebias.study.diagnosis import margins, readable, wrong_labels
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

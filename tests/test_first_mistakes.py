@@ -1,0 +1,115 @@
+"""Test what the package says about mistakes of a newcomer: what came, and what to do."""
+
+import gc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import vldebias
+from vldebias.cli import app
+from vldebias.errors import SuspectInputWarning, VldebiasError
+from vldebias.methods.reference import Reference
+from vldebias.miniature import load_clip, load_pipeline
+
+
+def strength_after_removal() -> None:
+    model, _, tokenizer = load_clip()
+    attachment = vldebias.debias(model, "gender", method="cali", tokenizer=tokenizer)
+    attachment.remove()
+    attachment.strength = 0.5
+
+
+def edit_of_another_library() -> None:
+    model, _, tokenizer = load_clip()
+    edits = vldebias.fit_projections(model, "gender", method="cali", tokenizer=tokenizer)
+    vldebias.debias(load_pipeline(), edits.only)
+
+
+def evaluation_without_labels() -> None:
+    model, _, tokenizer = load_clip()
+    features = np.random.default_rng(0).normal(size=(50, 256)).astype("float32")
+    vldebias.evaluate(model, features, attribute="gender", tokenizer=tokenizer)
+
+
+SHARES: Any = {"female": 0.5, "male": 0.5}
+LABELS: Any = "gender"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (
+            lambda: vldebias.rerank([0.9, 0.8, 0.7], 2, labels=LABELS),
+            r"^labels: got the text 'gender'; expected a group for each candidate$",
+        ),
+        (
+            lambda: vldebias.balance_prompts(["A photo of a nurse"], SHARES),
+            r"^attribute: got the shares .*; pass the shares as shares=$",
+        ),
+        (
+            lambda: Reference(np.eye(4), labels={"gender": ["female"]}),
+            r"^reference: labels 'gender': got 1 for 4 rows of features$",
+        ),
+        (strength_after_removal, r"^strength: this attachment was removed; attach again$"),
+        (edit_of_another_library, r"was fitted on a model of open_clip, .*debias\(host, attribute"),
+        (evaluation_without_labels, r"no column 'gender'.*; pass labels=$"),
+        (
+            lambda: vldebias.load_host(pipeline="./no such folder"),
+            r"^\./no such folder: no such folder; check the path$",
+        ),
+    ],
+)
+def test_a_mistake_in_python_is_named(mistake: Callable[[], object], words: str) -> None:
+    with pytest.raises(VldebiasError, match=words):
+        mistake()
+
+
+def test_a_file_name_is_not_balanced_silently() -> None:
+    with pytest.warns(SuspectInputWarning, match=r"got the file name 'prompts\.txt'"):
+        vldebias.balance_prompts("prompts.txt", "gender")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vldebias.balance_prompts("A photo of a nurse, png", "gender", seed=0)
+
+
+# `datasets` does not close the files that it reads.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("debias gender --model /no/such/folder", "/no/such/folder: no such folder; check"),
+        ("train --data captions --label specie", "did you mean 'species'?"),
+        ("train --data captions --set group_dro=species,plce", "did you mean 'place'?"),
+        ("train --data captions", "--caption-column; in Python"),
+        ("audit prompts.txt --attribute gender --measure 8", "--measure needs --pipeline"),
+        ("eval shares t.csv --prompt-column promt --value-column g", "did you mean 'prompt'?"),
+        ("eval report empty --verify", "empty: found no manifest.json"),
+        ("records check broken.json", "broken.json: expected JSON, but it is not valid"),
+        ("prompts balance prompts.txt --attribute waterbirds", "if the set is about people"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named(
+    command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.txt").write_text("A photo of a nurse.\n")
+    Path("broken.json").write_text("{")
+    Path("t.csv").write_text("prompt,g\na,female\na,male\n")
+    Path("empty").mkdir()
+    Path("captions").mkdir()
+    rows = "".join(f"{row}.png,a photo of a gull.,gull,land\n" for row in range(6))
+    Path("captions/metadata.csv").write_text(f"file_name,text,species,place\n{rows}")
+    for row in range(6):
+        Image.new("RGB", (32, 32)).save(f"captions/{row}.png")
+    run = CliRunner().invoke(app, command.split())
+    assert run.exit_code != 0
+    assert words in f"{run.exception} {run.output}"
+    # Collect the open files here, where the warning about them is ignored.
+    del run
+    gc.collect()

@@ -1,0 +1,161 @@
+"""Test plain prompts, as people type them into products: bare nouns, requests and typing errors."""
+
+import pytest
+
+from vldebias.wording import balance_prompts
+
+FEMALE = {"female": 1.0, "male": 0.0}
+
+
+def written(prompt: str) -> str:
+    return balance_prompts(prompt, "gender", shares=FEMALE).prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        # a bare noun behind a preposition
+        ("tailor talking to bride", "female tailor talking to bride"),
+        ("guide waving to hiker", "female guide waving to female hiker"),
+        ("courier handing parcel to clerk", "female courier handing parcel to female clerk"),
+        ("dentist holding hand of nervous patient", None),
+        # a request
+        ("could you paint blacksmith", "could you paint female blacksmith"),
+        ("can you design beekeeper, flat style", "can you design female beekeeper, flat style"),
+        ("i need plumber under a sink", "i need female plumber under a sink"),
+        # a label, or a note behind a hyphen
+        ("Slide 7 - pilot in cockpit", "Slide 7 - female pilot in cockpit"),
+        ("picture of a cobbler - shop", "picture of a female cobbler - shop"),
+        # a medium
+        ("cartoon surgeon", "cartoon female surgeon"),
+        ("memoji of a butcher", "memoji of a female butcher"),
+        ("astronaut sticker", "female astronaut sticker"),
+        # a representative
+        ("a support rep with a headset", "a female support rep with a headset"),
+        # one wrong letter
+        ("a fotographer at sunrise", "a female fotographer at sunrise"),
+        ("a photogapher at sunrise", "a female photogapher at sunrise"),
+        ("an archtect with plans", "a female archtect with plans"),
+        ("paramdic in an ambulance", "female paramdic in an ambulance"),
+        ("sketh of a locksmith", "sketh of a female locksmith"),
+    ],
+)
+def test_a_person_in_a_plain_prompt_gets_a_value(prompt: str, text: str | None) -> None:
+    assert written(prompt) == text if text is not None else written(prompt) != prompt
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "cartoon fox",
+        "Slide 7 - costs by quarter",
+        "ten reps with a barbell, chart",
+        "a hoodie on a hook",
+        "a strainer on a shelf",
+        "a windmill in Flanders",
+        "an astronaut sticker album",
+    ],
+)
+def test_a_thing_in_a_plain_prompt_gets_no_value(prompt: str) -> None:
+    assert written(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("a guide with hikers", "a female guide with hikers, both women and men"),
+        (
+            "a conductor and violinists on stage",
+            "a female conductor and violinists, both women and men, on stage",
+        ),
+        ("a coach with her players", "a coach with her players, both women and men"),
+        ("a couple of bakers at dawn", "a couple of bakers, a woman and a man, at dawn"),
+        (
+            "a crew of sailors hauls a rope",
+            "a crew of sailors, both women and men, hauls a rope",
+        ),
+    ],
+)
+def test_a_group_behind_a_person_is_mixed(prompt: str, text: str) -> None:
+    texts = balance_prompts([prompt] * 2, "gender", seed=0).prompts
+    assert text in {option.replace(" male ", " female ") for option in texts} | {
+        option.replace("a man and a woman", "a woman and a man") for option in texts
+    }
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a baker, use my uploaded portrait",
+        "a knight who looks like me",
+        "a sailor with my face, stormy sea",
+        "an actor, keep the likeness",
+        "a diver based on the provided headshot",
+        "transform garden gnomes into real people",
+        "a judge, same face as before",
+        "a queen's guard matching the exact reference",
+    ],
+)
+def test_a_person_in_a_given_picture_gets_no_value(prompt: str) -> None:
+    assert written(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("an optician measuring me for glasses", "a female optician measuring me for glasses"),
+        ("a waiter in front of me", "a female waiter in front of me"),
+        ("a curator with a picture book", "a female curator with a picture book"),
+    ],
+)
+def test_a_person_next_to_the_writer_gets_a_value(prompt: str, text: str) -> None:
+    assert written(prompt) == text
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        # titles of works, by their form
+        "the reluctant detective, paperback cover",
+        "the baker of lisbon, movie poster",
+        # makers of the picture, before what it shows
+        "street photographer, wet cobblestones",
+        "flemish painter, dead hare",
+    ],
+)
+def test_titles_and_makers_of_the_picture_get_no_value(prompt: str) -> None:
+    assert written(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "the detective in the rain, movie poster",
+        "a baker of lisbon",
+        "street photographer with a flash, rain",
+        "a painter, dead hare on a table",
+    ],
+)
+def test_people_next_to_a_work_get_a_value(prompt: str) -> None:
+    assert written(prompt) != prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ("a king crab on ice", "no person"),
+        ("a queen size mattress", "no person"),
+        ("a mailman hat on a peg", "no person"),
+        ("a wooden nutcracker in a drawer", "no person"),
+        ("a queen on a throne", "stated"),
+        ("Marie Curie at a bench", "named"),
+    ],
+)
+def test_the_reason_is_true(prompt: str, reason: str) -> None:
+    assert balance_prompts(prompt, "gender").reasons == [reason]
+
+
+def test_spanish_stays_spanish() -> None:
+    text = written("dentista revisando a un paciente, luz de tarde")
+    assert "mulher" not in text
+    assert text != "dentista revisando a un paciente, luz de tarde"

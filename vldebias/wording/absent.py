@@ -1,0 +1,191 @@
+"""Silence the parts of a prompt about what the picture must not show.
+
+A text encoder that reads "do not include people, both women and men" draws people. A verb that
+excludes something silences the rest of its sentence, and a label such as "Negative prompt:" the
+rest of its paragraph. The offsets of all other words stay the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from vldebias.prompts.english.words import read_lists
+
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
+# Languages without spaces between words.
+_UNSPACED = ("zh", "ja")
+
+
+def _any_of(entries: Iterable[str]) -> str:
+    """Return a pattern that matches any of these words and prefers the longest."""
+    longest_first = sorted(entries, key=len, reverse=True)
+    words = [
+        re.escape(entry).replace(r"\ ", r"\s+").replace(r"\*", r"\w*") for entry in longest_first
+    ]
+    return f"(?:{'|'.join(words) or '(?!)'})".replace("'", "['\u2019]")
+
+
+# ---- all languages: labels and negative weights
+
+_LABEL = re.compile(
+    # A label stands at the start of a line or behind punctuation, and may be in bold or a heading.
+    r"(?:^|(?<=\s)(?=negative)|(?<=[.,;!?()\[|\n\u3002\uff0c\uff1b\u3001])|(?<=[.,;!?|] ))"
+    r"[^\S\n]{0,9}[#*_>-]{0,9}"
+    rf"[^\S\n]{{0,9}}{_any_of(_LISTS['label'])}"
+    # The list begins behind a colon or on the next line.
+    r"[*_]{0,9}[^\S\n]{0,9}(?:[:=\uff1a]|(?=\n))"
+    # If the list begins on the same line, it ends there, unless the line ends with a comma.
+    r"(?:[^\n]*\w[^\n]*(?:(?<=[,;])[^\S\n]*\n[^\n]*)*"
+    # Otherwise, it ends at an empty line or before a line with another label.
+    r"|(?:(?!\n[^\S\n]{0,9}\n|\n[^\S\n]{0,9}[#*]{0,9}[\w ]{2,20}[:\uff1a]).)*)",
+    re.IGNORECASE | re.DOTALL | re.MULTILINE,
+)
+# What "###" separates from the rest of its line.
+_MARK = re.compile(r"(?<=\S)[^\S\n]+#{3,}.*", re.DOTALL)
+# "[people, blurry::-1]", "(people:-1)" and "people::-0.5".
+_WEIGHT = re.compile(
+    r"[\[(][^\[\]()\n]{0,200}::?-\d*\.?\d+\s*[\])]|[^,.;:|\n()\[\]{}]{1,200}::-\d*\.?\d+"
+)
+# The number of people is stated to be zero: "people: none".
+_NONE = re.compile(
+    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no|0(?![.\d])|zero|nobody)\b", re.IGNORECASE
+)
+
+_PATTERNS_OF_SIGN = (
+    (re.compile(r"[:=\n\uff1a]"), (_LABEL, _NONE)),
+    (re.compile("###|:-"), (_MARK, _WEIGHT)),
+)
+
+
+def without_labelled(prompt: str) -> str:
+    """Replace lists of what a picture must not show, such as negative prompts, with spaces."""
+    # Most prompts contain none of these signs, and a search for a sign is fast.
+    for sign, patterns in _PATTERNS_OF_SIGN:
+        if sign.search(prompt):
+            for pattern in patterns:
+                prompt = pattern.sub(_end_clause, prompt)
+    return prompt
+
+
+# ---- English
+
+_SHOW, _PERSON, _WITHOUT_WORD, _NEXT, _LEFT, _GONE_WORD, _AWAY, _THEN, _HERE = (
+    _any_of(_LISTS[f"en-{name}"])
+    for name in ("show", "person", "without", "next", "left", "gone", "away", "then", "here")
+)
+# An imperative begins a clause or follows one of these words.
+_IMPERATIVE = (
+    r"(?:(?:^|[.,;:!?()\[\]\n\u2014\u2013])\s{0,9}|(?:^|(?<=\s))-\s{1,9}"
+    r"|\b(?:please|and|but|to|just|also|must|should|always|you|kindly|then|strictly)\s+)"
+)
+_NOT = (
+    r"(?:(?:do|does|did|must|should|can|may|might|shall|will|would|could|need)"
+    r"(?: ?not|n['\u2019]?t|['\u2019]t)|never|not to)"
+)
+_EXCLUDES = re.compile(
+    rf"(?:\b{_NOT}\s+(?:(?:to|for|ever|even|like|wish)\s+)?{_SHOW}\b"
+    rf"|{_IMPERATIVE}(?:{_any_of(_LISTS['en-avoid'])}|{_any_of(_LISTS['en-drop'])}(?=\s+"
+    rf"(?:the|any|all|every|{_PERSON})\b)|(?:keep|leave|crop|edit|cut|filter)\s+[^.,;:\n]{{1,60}}?"
+    r"\s(?:out|away)\b(?! of focus))\b"
+    rf"|\b(?:no|without|zero|any)\s+(?:(?:visible|single|other|living|real|any)\s+)*{_PERSON}\b"
+    # The sentence does not end within "f/1.8".
+    r")(?:(?![.](?:\s|$))[^;!?\n])*",
+    re.IGNORECASE,
+)
+_WITHOUT = re.compile(
+    rf"((?:\b{_WITHOUT_WORD}|\b(?:clean|clear|rid|strip|empty) [^.,;:\n]{{1,30}} of"
+    r"|(?<!\ba )(?<!\ban )(?<!\bthe )\bno)\s+)"
+    rf"((?:(?!\b{_NEXT}\b|\b\w+s (?:an?|the|another)\b)[^,.;:!?()\n\[\]])*)",
+    re.IGNORECASE,
+)
+# What is said of somebody who is not there: "have left", "are nowhere to be seen".
+_GONE = re.compile(
+    rf"\b(?:(?:has|have|had|['\u2019]ve)\s+(?:(?:all|both|already|long|since|just|now)\s+)*{_LEFT}"
+    rf"|(?:(?:is|are|was|were|should|must|to|be|all)\s+)*{_GONE_WORD}|went|left"
+    rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
+    rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
+    r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
+    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer))"
+    r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
+    rf"{_HERE}\b",
+    re.IGNORECASE,
+)
+_SUBJECT_START = re.compile(
+    r"[,.;:!?()\[\]\n\u2014\u2013]|\b(?:after|once|because|since|that|when|while|where|with|before"
+    r"|if|although|though|as|but|is|are|was|were|whose|who|which|until"
+    r"|and (?=the\b|all\b|its\b|their\b))\b",
+    re.IGNORECASE,
+)
+_LONGEST_SUBJECT = 80  # characters
+# A text without any of these words is not searched. "t" is the end of "don't".
+_FIRST_WORDS = {
+    entry.split()[0]
+    for name in ("avoid", "drop", "without", "left", "gone", "away")
+    for entry in _LISTS[f"en-{name}"]
+}
+_FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}
+_FIRST_WORDS |= {"filter", "crop", "clean", "clear", "rid", "strip", "went"}
+
+
+def _silence_english(text: str) -> str:
+    if _FIRST_WORDS.isdisjoint(re.findall("[a-z]+", text.lower())):
+        return text
+    text = _without_subjects(text, _GONE, _SUBJECT_START)
+    text = _EXCLUDES.sub(_end_clause, text)
+    return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
+
+
+def _without_subjects(text: str, gone: re.Pattern[str], boundary: re.Pattern[str]) -> str:
+    """Replace each clause that ends with a phrase such as "have left" with spaces."""
+    for phrase in gone.finditer(text):
+        start = max(0, phrase.start() - _LONGEST_SUBJECT)
+        for found in boundary.finditer(text, start, phrase.start()):
+            start = found.end()
+        if text[start : phrase.start()].strip():
+            text = text[:start] + " " * (phrase.end() - start) + text[phrase.end() :]
+    return text
+
+
+# ---- other languages
+
+
+_WORD = r"[\w'\u2019-]+"
+_CLAUSE_START = re.compile(r"[,.;:!?\n\u3001\u3002\uff0c\uff1b]")
+
+
+@cache
+def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the patterns for what a language excludes, and for what follows its subject."""
+    is_spaced = code not in _UNSPACED
+    start, end = (r"(?<!\w)", r"(?!\w)") if is_spaced else ("(?<![\u3066\u3067])", "")
+    verb, lacking, joins, gone = (
+        _any_of(_LISTS.get(f"{code}-{name}", ())) for name in ("verb", "without", "and", "behind")
+    )
+    ends = r".;!?\n\u3002\uff1b\uff01"  # of a sentence
+    sign = rf"[^{ends},\uff0c\u3001\u7684]"
+    nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
+    if is_spaced:
+        nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?{_WORD}(?:\s+{joins}\s+{_WORD})*"
+    rest = rf"[^{ends}]*"
+    excludes = rf"{start}(?:{verb}{end}{rest}|{lacking}{end}{nouns})"
+    return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)
+
+
+def without_absent(text: str, code: str) -> str:
+    """Replace what a text in a language says that the picture must not show with spaces.
+
+    Args:
+        text: The text.
+        code: The code of its language.
+    """
+    if code == "en":
+        return _silence_english(text)
+    excludes, gone = _patterns_of(code)
+    return excludes.sub(_end_clause, _without_subjects(text, gone, _CLAUSE_START))
+
+
+def _end_clause(match: re.Match[str]) -> str:
+    return ("\n" + " " * len(match[0]))[: len(match[0])]

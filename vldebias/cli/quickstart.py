@@ -11,7 +11,15 @@ from vldebias.cli.common import check_out, err, print_message, print_result
 from vldebias.cli.flags import Json
 from vldebias.errors import need_extras
 
-SHOWN = ("default", "default+reference", "difference", "paper", "balanced-prompts", "chance")
+SHOWN = (
+    "rerank",
+    "default",
+    "default+reference",
+    "difference",
+    "paper",
+    "balanced-prompts",
+    "chance",
+)
 NEXT = (
     "\nNext, on your own model: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
 )
@@ -33,13 +41,13 @@ def quickstart(
 ) -> None:
     """Measure bias and utility before and after debiasing, offline and in about two minutes.
 
-    The images are packaged photographs and the cartoons of the miniature world. Compares the method
-    that `debias` attaches by default, with and without unlabelled images, with the paper's settings
-    and, for the pipeline, with `balanced-prompts`. Measures the MaxSkew of searches (occupations in
-    real photographs, ten concepts in portraits), worst-group accuracy (birds) and the discrepancy
-    of generated images, with intervals, and writes a page that shows images for the same seeds side
-    by side. This runs the suite `quickstart` of `vldebias eval`. Run it again to continue after an
-    interruption.
+    The images are packaged photographs and the cartoons of the miniature world. Compares what we
+    recommend with the paper's settings: `rerank` for searches, the edit that `debias` attaches by
+    default for classifiers, and `balanced-prompts` for pipelines. Measures the MaxSkew of searches
+    (occupations in real photographs, ten concepts in portraits), worst-group accuracy (birds) and
+    the discrepancy of generated images, with intervals, and writes a page that shows images for
+    the same seeds side by side. This runs the suite `quickstart` of `vldebias eval`. Run it again
+    to continue after an interruption.
 
     Examples:
       vldebias quickstart

@@ -32,10 +32,10 @@ from vldebias.utils.phrases import capitalised, listed_words, quantity_of
 if TYPE_CHECKING:
     import pandas as pd
 
-# The methods that `debias` uses by default for models, for models with reference images, and for
-# pipelines. Conclusions are about one of these if it was measured.
+# What we recommend for searches, models, models with reference images, and pipelines. A conclusion
+# is about the first of these that was measured.
 DEFAULT = "default"
-ATTACHED = (DEFAULT, "default+reference", "balanced-prompts")
+RECOMMENDED = ("rerank", DEFAULT, "default+reference", "balanced-prompts")
 # Preferred measures for conclusions, in this order. The first is corrected with human labels.
 LEADS = (f"corrected_{GAP}", GAP)
 # Variants of MaxSkew with a different prior, which are also reported if the gallery is uneven.
@@ -201,14 +201,15 @@ def leading_measure(block: Sequence[ReadableRow], measures: Measures) -> list[Re
 def leading_method(rows: Sequence[ReadableRow]) -> ReadableRow:
     """Choose the method that a conclusion is about, without looking at the values.
 
-    The method that `debias` uses by default has priority, followed by the paper's setting and the
-    edit that was measured first. Selecting the best of several methods or lambdas on the same
-    images would overestimate its effect.
+    For searches, re-ranking has priority. For everything else, it is the method that `debias` uses
+    by default. These are followed by the paper's setting and the edit that was measured first.
+    Selecting the best of several methods or lambdas on the same images would overestimate its
+    effect.
     """
     # Prefer edits for the measured attribute. Baselines are mentioned later in the sentence.
     edits = [row for row in rows if row.method not in BASELINES]
     edits = [row for row in edits if not row.is_off_target] or edits
-    for method in ATTACHED:
+    for method in RECOMMENDED:
         for row in edits:
             if row.method == method:
                 return row
@@ -290,7 +291,10 @@ def _other_prior(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[str, b
 
 
 def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Describe a method's cost, starting with the utilities that clearly got worse."""
+    """Describe a method's cost, starting with the utilities that clearly got worse.
+
+    For searches, this ends with the share of the results that stay.
+    """
     costs = _utilities(block, row)
     if not costs:
         return NOT_MEASURED
@@ -306,6 +310,12 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     if titles_without_loss:
         different = list(dict.fromkeys(titles_without_loss))
         prices.append(f"no clear loss of {listed_words(different, 'or')}")
+    stay = [cost for cost in block if cost.metric.startswith("stay@") and cost.is_summary]
+    stay = [cost for cost in stay if setting_of(cost) == setting_of(row)]
+    if stay:
+        least = min(stay, key=lambda cost: cost.value)
+        k = least.metric.partition("@")[2]
+        prices.append(f"{least.value:.2f} of the first {k} results stay")
     return "; ".join(prices)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # What the methods in a result's first table do.
 METHODS = {
+    "rerank": "re-ranks the results of a search in the images' shares (vldebias.rerank)",
     "default": "the method attached by default if there is only text (for searches, none)",
     "default+reference": "the default if there are also unlabelled images (reference=)",
     "difference": "removes the direction between the values, a simple baseline",

@@ -74,11 +74,11 @@ def evaluate(
             "groups" (worst-group accuracy), "generation", "texts" (distance between prompt pairs),
             or the name of a task that you registered.
         methods: one or more names in `vldebias.methods.METHODS`, methods or fitted edits, or a
-            mapping from names to edits. Default: "default" and the model's attachment ("attached
-            cali"), at its strength. "none", the unedited model, is always measured, and changes
-            are relative to it. For retrieval, there are also "rerank" and "rerank-fair", which
-            re-rank the unedited model's results by its zero-shot labels (`vldebias.rerank`), and
-            "default+rerank", which re-ranks the default method's results.
+            mapping from names to edits. Default: "default", for retrieval also "rerank", and the
+            model's attachment ("attached cali"), at its strength. "none", the unedited model, is
+            always measured, and changes are relative to it. For retrieval, "rerank" and
+            "rerank-fair" re-rank the unedited model's results by its zero-shot labels
+            (`vldebias.rerank`), and "default+rerank" re-ranks the default method's results.
         reference: image features (m, d), in any form that `images` accepts. Methods are then the
             ones that `vldebias.debias` attaches with these images: "default+reference", and for
             closed forms "cali+equalise" and the like.
@@ -157,11 +157,12 @@ def evaluate(
     )
 
     # 3. Separate methods that need fitting from fitted edits.
-    compared: AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None] | None = methods
+    compared: AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod] | None = methods
     if issubclass(task_class, ImageTask):
-        compared = _with_attachment(model, methods, inputs, settings)
+        defaults = ("rerank", "default") if task_class.ranks_results else ("default",)
+        compared = _with_attachment(model, methods, defaults, inputs, settings)
     if compared is not None:
-        named_methods: Iterable[tuple[str | None, AnyMethod | None]]
+        named_methods: Iterable[tuple[str | None, AnyMethod]]
         if isinstance(compared, Mapping):
             named_methods = compared.items()
         elif isinstance(compared, (str, Method, Rerank, Edit)):
@@ -237,10 +238,11 @@ def _sort_keywords(
 def _with_attachment(
     model: object,
     methods: AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod] | None,
+    defaults: tuple[str, ...],
     inputs: Inputs,
     settings: dict[str, object],
-) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod | None]:
-    """Return the methods to compare, with the model's attachment among them if none are passed.
+) -> AnyMethod | Iterable[AnyMethod] | Mapping[str, AnyMethod]:
+    """Return the methods to compare: by default, `defaults` and the model's attachment.
 
     The attachment's strength becomes the setting "strength", so that all methods use it.
 
@@ -253,7 +255,7 @@ def _with_attachment(
         for module in inputs.texts.exclusive_modules:
             attachment = attachment or attachment_of(module)
     if attachment is None:
-        return "default" if methods is None else methods
+        return defaults if methods is None else methods
     if methods is not None:
         warn(
             "model: got a model with an attachment that is not among the methods; omit methods= to"
@@ -269,5 +271,5 @@ def _with_attachment(
     # Compare all methods at the strength of the attachment.
     settings.setdefault("strength", attachment.strength)
     edit = attachment.projections[TEXT]
-    # None stands for the default method, which still has to be fitted.
-    return {"default": None, f"attached {edit.method}": edit}
+    # The methods are fitted later.
+    return {**{name: name for name in defaults}, f"attached {edit.method}": edit}

@@ -9,7 +9,7 @@ from vldebias.report.result import Result
 from vldebias.report.table import readable
 
 # `debias` attaches these if no method is named.
-ATTACHED = ("default", "default+reference", "balanced-prompts")
+RECOMMENDED = ("rerank", "default", "default+reference", "balanced-prompts")
 REFERENCES = ("none", "none@median", "random", "even assignment")
 
 
@@ -49,7 +49,7 @@ def _wrong_method_in_headline(conclusion: Conclusion, rows: list[Any]) -> list[s
     measured = _measured(conclusion, rows)
     if not measured:
         return []
-    attached = [row for name in ATTACHED for row in measured if row.method == name]
+    attached = [row for name in RECOMMENDED for row in measured if row.method == name]
     papers = [row for row in measured if row.paper]
     expected = [*attached, *papers, *measured][0]
     messages = []

@@ -514,7 +514,9 @@ def calls(vectors: Floats) -> dict[str, index_search.IndexCall]:
 
         def by_faiss(vector: NDArray[Any], n: int, index: Any = index) -> tuple[Any, Any, Any]:
             scores, best = index.search(vector[None], n)
-            return best[0], scores[0], index.reconstruct_batch(best[0])
+            is_found = best[0] >= 0
+            rows = best[0][is_found]
+            return rows, scores[0][is_found], index.reconstruct_batch(rows)
 
         found[name] = by_faiss
     return found

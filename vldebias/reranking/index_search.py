@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -15,9 +16,10 @@ from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.orders import expected, quota
 from vldebias.reranking.report import AS_FOUND, Report
 
-# Number of results to read for each one that is shown, at first and at most. The number is doubled
-# until every group can fill its places.
+# Number of results to read for each one that is shown, at first and at most. The number is doubled,
+# several times at once if few were found, until every group can fill its places.
 FIRST, MOST = 5, 400
+_MOST_TIMES = 8.0  # Few results say little about how many times as many are needed.
 _SPREAD = 2.0  # standard deviations of a group's number of places that are read in addition
 
 IndexCall = Callable[[NDArray[np.floating], int], tuple[object, object, object]]
@@ -111,10 +113,11 @@ def search_page(
     n = 0
     for number in range(1, page + 1):
         n = max(n, FIRST * k * number)
-        rows, candidates, are_enough = _remaining(results, n, shown, k)
-        while not are_enough and n < MOST * k * number:
-            n = min(2 * n, MOST * k * number)
-            rows, candidates, are_enough = _remaining(results, n, shown, k)
+        rows, candidates, missing = _remaining(results, n, shown, k)
+        while missing > 1 and n < MOST * k * number:
+            # Every call of an index costs a search, so several doublings are one call.
+            n = min(n * 2 ** math.ceil(math.log2(missing)), MOST * k * number)
+            rows, candidates, missing = _remaining(results, n, shown, k)
         method = quota if groups.expected_shares is None else expected
         order = method(candidates, min(k, len(candidates)))
         shown = np.concatenate([shown, rows[order]])
@@ -122,8 +125,8 @@ def search_page(
     return _report(results, rows, candidates, about, order, query, "")
 
 
-def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Candidates, bool]:
-    """Return the results that no page has shown, and whether each group can fill its places.
+def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Candidates, float]:
+    """Return the results that no page has shown, and how many times as many are needed.
 
     Args:
         results: the results of the index.
@@ -132,8 +135,8 @@ def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Ca
         k: number of results per page.
 
     Returns:
-        The rows (m,) of the results, the candidates (m,), and whether there are enough of them or
-        no more in the index.
+        The rows (m,) of the results, the candidates (m,), and by how much to multiply n so that
+        each group can fill its places. This is 1 if it can, or if there are no more results.
     """
     n_found, is_end = results.read(n)
     rows = np.setdiff1d(np.arange(n_found), shown)
@@ -144,7 +147,11 @@ def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Ca
     needed = places * shares + _SPREAD * np.sqrt(places * shares * (1 - shares)) + 1
     needed = np.where(shares > 0, np.minimum(places, np.ceil(needed)), 0)
     available = np.bincount(codes[codes != UNKNOWN], minlength=len(shares))
-    return rows, candidates, is_end or bool((available >= needed).all())
+    if is_end or bool((available >= needed).all()):
+        return rows, candidates, 1.0
+    # Nothing is known about the share of a group of which nothing was found.
+    times = needed / np.maximum(available, np.maximum(needed / _MOST_TIMES, 1e-9))
+    return rows, candidates, float(np.clip(times.max(), 2.0, _MOST_TIMES))
 
 
 def _report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from vldebias.miniature.photographs import CREDIT
 from vldebias.prompts import StatedWords
 from vldebias.utils.phrases import in_words
 from vldebias.utils.pictures import decode
+from vldebias.wording.stated import StatedValues
 
 from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
@@ -193,29 +195,31 @@ def search(
     name = check_choice(column, columns(engine, place), "groups")
     chosen = check_choice(method, SEARCH_METHODS, "method")
     gallery = open_gallery(engine, place)
-    stated = stated_words(engine, gallery, text, name, chosen)
-    before = _found(engine, gallery, text, name)
-    edited = _found(engine, gallery, text, name, chosen, strength)
-    # Edits already leave queries that state the attribute unchanged, but re-ranking does not look
-    # at the query.
-    reranked = before if stated else _found(engine, gallery, text, name, reranks=True)
+    stated = stated_words(text, name)
+    before = edited = reranked = _found(engine, gallery, text, name)
+    if not stated:
+        edited = _found(engine, gallery, text, name, chosen, strength)
+        reranked = _found(engine, gallery, text, name, reranks=True)
     why = abstention(engine, name, chosen, place)
     return Answer(text, name, before, edited, reranked, why, stated, gallery.source), gallery
 
 
-def stated_words(
-    engine: Engine, gallery: Gallery, query: str, column: str, method: str
-) -> tuple[str, ...]:
-    """Return the words that make a method leave a query unchanged, in order.
+def stated_words(query: str, column: str) -> tuple[str, ...]:
+    """Return the words of a query that state a value, or the entire query ("two nuns").
 
-    `method` is one of `SEARCH_METHODS`.
+    Such queries keep their results, as in `queries.search`.
     """
-    with engine.lock:
-        edits = engine.edits(gallery.host, prompts_of(column), method, gallery.reference)
-    words: dict[str, None] = {}
-    for edit in edits.values():
-        words |= dict.fromkeys(StatedWords(edit.stated_words).find(query))
-    return tuple(words)
+    words, stated = _reader(prompts_of(column))
+    if not stated.find(query):
+        return ()
+    return tuple(dict.fromkeys(words.find(query))) or (query,)
+
+
+@cache
+def _reader(prompts: str) -> tuple[StatedWords, StatedValues]:
+    prompt_set = vldebias.load_prompts(prompts)
+    words = prompt_set.stated_words
+    return StatedWords(words), StatedValues(words, [prompt_set])
 
 
 def _found(

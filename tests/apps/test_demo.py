@@ -384,6 +384,9 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert answer.stated == ("female",)
     assert answer.reason().startswith("Left unchanged: the query states the gender (“female”)")
     assert "Left unchanged" in tabs._lines(answer, "difference")
+    nuns, _ = searches.search(engine, "two nuns", "gender", "difference")
+    assert nuns.before == nuns.edited == nuns.reranked
+    assert nuns.reason().startswith("Left unchanged: the query states the gender (“two nuns”)")
     neutral, _ = searches.search(engine, "A photo of a pilot.", "gender", "difference")
     assert neutral.reason() == ""
     assert neutral.before.first != neutral.reranked.first

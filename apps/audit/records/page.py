@@ -14,6 +14,8 @@ from vldebias.utils.phrases import capitalised
 from .protocol import load_protocol
 from .schema import NEUTRAL, Figure, Record
 
+TOY_JUDGE = "miniature judge"  # judges the images of the packaged toy model
+ONE_WAY = 0.9  # share of one value above which a prompt is said to lean one way
 FIRST = ("female",)  # values to show if an attribute has only two values
 
 
@@ -56,18 +58,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Dot:
-    """The share of one value in one record, in a dot plot.
+    """The shares of one value in one record, in a dot plot.
 
     Attributes:
         title: name of the model, with its method, if any.
         record: name of the record.
-        share: the share and its interval.
+        share: the share over all prompts, and its interval.
+        of_prompts: the share for each prompt, in order. Its images have equal shares only if all
+            of these are even, whatever the share over all prompts.
+        distance: the distance from even, averaged over prompts.
+        one_way: for how many prompts a single value has more than 90% of the images.
         even: the share of each value if all values are equally frequent.
     """
 
     title: str
     record: str
     share: Cell
+    of_prompts: list[float]
+    distance: Cell
+    one_way: int
     even: float
 
 
@@ -78,7 +87,7 @@ class Section:
     Attributes:
         title: name of the attribute.
         about: an explanation of the numbers.
-        dots: the dots for each value, with the lowest shares first.
+        dots: the dots for each value, with the records that are closest to even first.
         tables: the main table, followed by the table with the qualifiers, if any record has them.
         missing: records without counts and published numbers.
     """
@@ -117,7 +126,11 @@ def render(records: Sequence[Record]) -> str:
     )
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     template = environment.get_template("page.html.jinja")
-    html: str = template.render(sections=_sections(records), sources=records)
+    html: str = template.render(
+        sections=_sections(records),
+        sources=records,
+        has_corrected=any(figure.labels for record in records for figure in record.figures),
+    )
     return html
 
 
@@ -155,8 +168,15 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
     columns += ["Other template", "Distance from even", "Unknown", "Images"]
     usable = [record for record in records if record.counts or record.published]
-    usable.sort(key=lambda r: (not r.counts, r.model.name.casefold(), r.name))
-    rows = [_row(record, values, shown_qualifiers) for record in usable]
+    rows_of_record = {r.name: _row(r, values, shown_qualifiers) for r in usable}
+    distance = columns.index("Distance from even")
+
+    def closest_first(record: Record) -> tuple[bool, float, str]:
+        order = rows_of_record[record.name].cells[distance].order
+        return not record.counts, 1.0 if order is None else float(order), record.name
+
+    usable.sort(key=closest_first)
+    rows = [rows_of_record[record.name] for record in usable]
     title = capitalised(attribute)
     caption = f"{title} in generated images, by model"
     of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
@@ -170,10 +190,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
             " averaged over prompts (0 to 0.71 for two values). It is biased upwards if there are"
             " few images per prompt."
         ),
-        dots={
-            value: _dots(usable, rows, place, columns.index("Other template"))
-            for place, value in enumerate(values)
-        },
+        dots={value: _dots(usable, rows, place, columns) for place, value in enumerate(values)},
         tables=[
             _filled(caption, columns, rows, main),
             *(table for table in tables if table.rows),
@@ -202,24 +219,52 @@ def _filled(
     return Table(caption, ["Model", *(columns[place] for place in shown)], filled)
 
 
-def _dots(records: Sequence[Record], rows: Sequence[Row], value: int, other: int) -> list[Dot]:
-    """Return the dots for one value, sorted by share.
+def _dots(
+    records: Sequence[Record], rows: Sequence[Row], value: int, columns: Sequence[str]
+) -> list[Dot]:
+    """Return the dots for one value, sorted by the distance from even.
 
     Args:
         records: one record per dot.
         rows: the table row of each record.
         value: index of the cell with the value's share for the neutral wording.
-        other: index of the cell with the first value's share for a different wording.
+        columns: headings of the cells.
     """
     dots = []
     for record, row in zip(records, rows, strict=True):
         share = row.cells[value]
         if not share.text and value == 0:
-            share = row.cells[other]
+            share = row.cells[columns.index("Other template")]
         if share.low is not None:
             method = "" if record.model.method == "none" else f", {record.model.method}"
-            dots.append(Dot(f"{row.title}{method}", row.record, share, 1 / len(record.values)))
-    return sorted(dots, key=lambda dot: float(dot.share.order or 0))
+            distance = row.cells[columns.index("Distance from even")]
+            name = columns[value].partition(",")[0].casefold()
+            shares = _shares_of_prompts(record)
+            of_prompts = sorted(row[name] for row in shares)
+            one_way = sum(max(row.values()) > ONE_WAY for row in shares)
+            title = f"{row.title}{method}"
+            even = 1 / len(record.values)
+            dots.append(Dot(title, row.record, share, of_prompts, distance, one_way, even))
+    return sorted(dots, key=lambda dot: float(dot.distance.order or 0))
+
+
+def _shares_of_prompts(record: Record) -> list[dict[str, float]]:
+    """Return the share of each value among the known images, for each prompt that has any."""
+    names = [value.casefold() for value in record.values]
+    wording = _wording(record)
+    shares = []
+    for row in record.counts:
+        known = sum(row.counts)
+        if row.qualifier == wording and known:
+            shares.append({name: n / known for name, n in zip(names, row.counts, strict=True)})
+    return shares
+
+
+def _wording(record: Record) -> str:
+    """Return the wording that a record is compared by: the neutral one, if it was measured."""
+    if NEUTRAL in record.qualifiers:
+        return NEUTRAL
+    return next(iter(record.qualifiers), NEUTRAL)
 
 
 def _shown_values(values_of_record: Sequence[Sequence[str]]) -> list[str]:
@@ -242,14 +287,16 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     known = (NEUTRAL, *load_protocol().qualifiers)
     other_qualifier = next((wording for wording in record.qualifiers if wording not in known), None)
     cells.append(_share(figures.get(("share", values[0], str(other_qualifier))), other_qualifier))
-    wording = NEUTRAL if NEUTRAL in record.qualifiers else next(iter(record.qualifiers), NEUTRAL)
+    wording = _wording(record)
     cells.append(_gap(record, figures.get(("discrepancy", "", wording))))
     unknown = _share(figures.get(("unknown", "", wording)))
     cells.append(Cell(unknown.text, unknown.note, unknown.order))
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
     note = f"{len(record.counts)} prompts" if images else ""
     cells.append(Cell(f"{images:,}" if images else "", note, images or None))
-    return Row(record.model.name, record.name, _about(record), cells)
+    is_toy = record.judge is not None and record.judge.name == TOY_JUDGE
+    title = f"{record.model.name} (toy, draws cartoons)" if is_toy else record.model.name
+    return Row(title, record.name, _about(record), cells)
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:

@@ -33,11 +33,17 @@ def test_the_table_fits_and_is_readable_in_a_browser(
         assert {link.removeprefix("#") for link in links} == records
         # A dot lies at its share of the width, and the dashed line of two values at one half.
         dot = page.locator(".dot", has_text="flux2-stay-fair")
-        frame, circle, even = (dot.locator(x).bounding_box() for x in ("svg", "circle", ".even"))
+        frame, circle, even = (dot.locator(x).bounding_box() for x in ("svg", ".all", ".even"))
         label = page.locator("figure").first.get_attribute("aria-label")
         percent = int(re.search(r"FLUX\.2 \[klein\] base 9B (\d+)%", label)[1])
         centre = circle["x"] + circle["width"] / 2 - frame["x"]
         assert 100 * centre / frame["width"] == pytest.approx(percent, abs=0.6)
+        # Each profession has a small dot, and models that are closest to even come first.
+        assert dot.locator(".one").count() == 33
+        figure = page.locator("figure").first.inner_text()
+        distances = [float(found) for found in re.findall(r"distance (\d\.\d\d)", figure)]
+        assert len(distances) == page.locator("figure").first.locator(".one-model").count() > 5
+        assert distances == sorted(distances)
         assert (even["x"] - frame["x"]) / frame["width"] == pytest.approx(0.5, abs=0.01)
 
 
@@ -67,6 +73,9 @@ def test_a_phone_sorts_with_a_list(browser: Any, address: str) -> None:
     html = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
     with opened(browser, "about:blank", width=NARROW, go=False) as page:
         page.set_content(html)
+        # The plots come first, so the tables are closed.
+        assert not page.locator("#t1-1").is_visible()
+        page.locator("details.table summary").first.click()
         page.locator(".sorter select").first.select_option("1")
         assert shares(page) == sorted(shares(page))
 

@@ -71,7 +71,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
     assert "(few, narrow: under 92%)" in shown
     page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.index("<small>few professions</small>") < page.index(FEW_NOTE)
-    assert page.index(FEW_NOTE) < page.index("<details")
+    assert page.index(FEW_NOTE) < page.index("<details", page.index("<table"))
     assert "0.20 [0.10, 0.30], few professions" in made._repr_html_()
     file = made.write(tmp_path / "result.json")
     assert [row["few"] for row in json.loads(file.read_text())["figures"]] == [

@@ -632,12 +632,10 @@ class Service:
 
     async def _upload(self, body: ClientBody, beginning: IncompleteBody) -> AsyncIterator[bytes]:
         """Yield a request body piece by piece, starting with the part that was already read."""
-        if beginning.pieces:
-            first = b"".join(beginning.pieces)
-            beginning.pieces.clear()
-            yield first
-            self.bodies.forget_sent(beginning, len(first))
-            del first
+        size = sum(map(len, beginning.pieces))
+        while beginning.pieces:
+            yield beginning.pieces.pop(0)
+        self.bodies.forget_sent(beginning, size)
         while not body.is_complete:
             piece = await body.next_piece()
             if piece:

@@ -47,6 +47,9 @@ class Abandoned:
     """
 
     def __init__(self, app: App, *, patience: float = PATIENCE) -> None:
+        from gradio import queueing
+
+        queueing.set_task_name = _named_once_started
         self.app = app
         self.patience = patience
         self.calls: dict[str, _Call] = {}
@@ -179,6 +182,18 @@ class Abandoned:
             """Ignore the response."""
 
         await self.app(scope, receive, send)
+
+
+def _named_once_started(task: asyncio.Task[None], *names: Any) -> None:
+    """Give the task of an event its name once it has started.
+
+    Gradio cancels tasks by name. If it cancelled one before its first step, the queue would count
+    that event as running for ever, and no visitor would be served any more.
+    """
+    from gradio.utils import set_task_name
+
+    # The first step was scheduled when the task was created, so it runs before this call.
+    asyncio.get_running_loop().call_soon(set_task_name, task, *names)
 
 
 async def _reject(send: Send) -> None:

@@ -186,6 +186,16 @@ def plain_row(vector: Any) -> Tensor:
     return torch.tensor(np.asarray(array).tolist(), dtype=torch.float64)
 
 
+def test_float16_vectors_near_the_largest_number_keep_their_direction() -> None:
+    rows = (6e4 * rows_of(QUERIES).sign()).half()
+    queries = debiased()
+    exact = normalize(queries.edit(rows.double(), QUERIES), dim=1)
+    for vectors in (rows, rows.numpy()):
+        edited = torch.as_tensor(queries.edit(vectors, QUERIES))
+        assert edited.dtype == torch.float16
+        assert torch.allclose(normalize(edited.double(), dim=1), exact, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", forms())
 def test_types_precisions_and_lengths_are_preserved(name: str) -> None:
     vectors = forms()[name]

@@ -24,7 +24,7 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError, explain_key
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.methods import Method, Problem, Reference, get_method
-from vldebias.projection.edit import Edit, Rewording
+from vldebias.projection.edit import Edit, Rewording, rounded
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import Positions
 from vldebias.reranking.entry import codes_of, read_checked, warn_of_short
@@ -469,7 +469,7 @@ class DebiasedQueries:
         edited = normalize(edited, dim=1) * lengths
         if texts is not None and self.keep_stated:
             edited = except_stated(self.host.stated(texts, self.fitted), wide, edited)
-        return cast("AnyVectors", read.restore(edited.to(rows.dtype)))
+        return cast("AnyVectors", read.restore(rounded(edited, rows)))
 
 
 def _sets_of(attribute: AttributeLike | Edit) -> tuple[PromptSet, ...]:

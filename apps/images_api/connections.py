@@ -11,6 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .headers import NOTE
 from .order import RefusedError
 
+_READ = 65_536  # maximum number of bytes to read from a connection at once
+
 
 class Connections:
     """Track a server's open connections.
@@ -69,6 +71,9 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection, or respond with status 503 if there are too many."""
+        # asyncio reads 256 kB at once, which adds up over hundreds of connections.
+        if hasattr(transport, "max_size"):
+            transport.max_size = _READ
         super().connection_made(cast(asyncio.Transport, transport))
         if self.open_connections.admit(self):
             self._wait_for_headers()

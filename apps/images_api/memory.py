@@ -54,13 +54,14 @@ class IncompleteBody:
 
     Attributes:
         deadline: The time by which it must have arrived.
-        content: The bytes that have been read and not forwarded.
+        pieces: The bytes that have been read and not forwarded, as they arrived. A single buffer
+            would have to grow, which doubles a server's memory use for many incomplete bodies.
         size: The number of bytes that are counted.
         is_evicted: Whether its memory was needed for other requests.
     """
 
     deadline: asyncio.Timeout
-    content: bytearray = field(default_factory=bytearray)
+    pieces: list[bytes] = field(default_factory=list)
     size: int = _OVERHEAD
     is_evicted: bool = False
 
@@ -100,9 +101,11 @@ class IncompleteBodies:
                 requests.
         """
         async with self._counted(until) as entry:
-            while not body.is_complete and len(entry.content) <= limit:
+            arrived = 0
+            while not body.is_complete and arrived <= limit:
                 piece = await body.next_piece()
-                entry.content += piece
+                arrived += len(piece)
+                entry.pieces.append(piece)
                 self._grow(entry, len(piece))
             if entry.is_evicted:
                 raise TimeoutError  # its content is gone
@@ -151,7 +154,7 @@ class IncompleteBodies:
             # A deadline that has already passed cannot be changed.
             if not oldest.deadline.expired():
                 oldest.is_evicted = True
-                oldest.content.clear()  # its reader may only run after many others
+                oldest.pieces.clear()  # its reader may only run after many others
                 oldest.deadline.reschedule(0)  # in the past, so the reader gets a TimeoutError
 
     def _forget(self, entry: IncompleteBody) -> None:

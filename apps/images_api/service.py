@@ -250,7 +250,7 @@ class Service:
                     await self._check_size(exchange)
                 note = _unchanged(f"more than {self.limits.body:,} bytes")
                 return await self.pass_on(exchange, exchange.path, note, beginning)
-        content = beginning.content
+        pieces = beginning.pieces
         # Count a request only after its body has arrived, so that stalled clients do not block
         # others.
         if self.running >= self.limits.requests:
@@ -258,10 +258,10 @@ class Service:
             raise RefusedError(503, message, code="busy")
         self.running += 1
         try:
-            order = await self._order(exchange, endpoint, content)
+            order = await self._order(exchange, endpoint, b"".join(pieces))
             if isinstance(order, Order):
                 _check_spelling(exchange.path, meant)
-                content.clear()
+                pieces.clear()
                 return await self._generate(exchange, endpoint, order, balancer)
         finally:
             self.running -= 1
@@ -305,9 +305,7 @@ class Service:
         message = f"the body has more than {self.limits.body:,} bytes"
         raise RefusedError(413, message, code="too_large")
 
-    async def _order(
-        self, exchange: Exchange, endpoint: Endpoint, content: bytearray
-    ) -> Order | str:
+    async def _order(self, exchange: Exchange, endpoint: Endpoint, content: bytes) -> Order | str:
         """Parse a request, or return the reason why it is not balanced.
 
         Raises:
@@ -532,7 +530,7 @@ class Service:
         from .embeddings import CHECKED, is_of_queries, texts_of
 
         whole = await self._read_whole(exchange)
-        body = await read_fields(exchange.request, whole.content)
+        body = await read_fields(exchange.request, b"".join(whole.pieces))
         path = exchange.path
         is_query = is_of_queries(path.name, body)
         if path.name.startswith("queries/"):
@@ -588,7 +586,7 @@ class Service:
             RefusedError: If the body does not match that API.
         """
         whole = await self._read_whole(exchange)
-        body = await read_fields(exchange.request, whole.content)
+        body = await read_fields(exchange.request, b"".join(whole.pieces))
         check_json(body)
         texts = await asyncio.to_thread(guarded_texts, body, balancer, self.image_models)
         if texts is None:
@@ -634,12 +632,10 @@ class Service:
 
     async def _upload(self, body: ClientBody, beginning: IncompleteBody) -> AsyncIterator[bytes]:
         """Yield a request body piece by piece, starting with the part that was already read."""
-        if beginning.content:
-            first = bytes(beginning.content)
-            beginning.content.clear()
-            yield first
-            self.bodies.forget_sent(beginning, len(first))
-            del first
+        size = sum(map(len, beginning.pieces))
+        while beginning.pieces:
+            yield beginning.pieces.pop(0)
+        self.bodies.forget_sent(beginning, size)
         while not body.is_complete:
             piece = await body.next_piece()
             if piece:

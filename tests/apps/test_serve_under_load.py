@@ -6,6 +6,7 @@ stalled clients have no effect.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -35,6 +36,8 @@ JOBS = ("doctor", "nurse", "pilot", "CEO", "teacher")
 # Bytes per request, so that leaked bodies would be visible: 30 MB for the last 1,500 requests.
 PADDING = "x" * 20_000
 GROWTH = 10_000_000  # bytes
+UPLOADS = 390  # number of uploads that stop in the middle
+MOST_OF_UPLOADS = 100_000_000  # bytes
 # The answers to two requests, the one being parsed, and loaded modules; see
 # docs/how-to/images-api.md.
 MOST_MEMORY = 600_000_000
@@ -200,3 +203,27 @@ def test_large_answers_to_many_clients_stay_within_the_memory_limit() -> None:
         assert size == 200 or length > 60_000_000
     assert most < MOST_MEMORY
     assert after < 200_000_000
+
+
+@pytest.mark.parametrize("path", ["images/generations", "files"])
+def test_half_uploads_take_little_memory(path: str) -> None:
+    """Send 900 kB of each body, 351 MB in total; 64 MB of them may be kept."""
+    recorder = Recorder()
+    with served(recorder.app) as upstream, serving(upstream) as (process, port):
+        fields = {"prompt": "A photo of a doctor", "user": PADDING}
+        url = f"http://127.0.0.1:{port}/v1/images/generations"
+        assert httpx2.post(url, json=fields).status_code == 200
+        before = memory_of(process, "VmRSS")
+        clients = []
+        for _ in range(UPLOADS):
+            client = socket.create_connection(("127.0.0.1", port), timeout=30)
+            head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 990000\r\n\r\n"
+            # Clients whose memory was needed for later uploads are disconnected.
+            with contextlib.suppress(ConnectionError):
+                client.sendall(head.encode() + b"x" * 900_000)
+            clients.append(client)
+        assert httpx2.post(url, json=fields, timeout=30).status_code == 200
+        most = memory_of(process, "VmHWM")
+        for client in clients:
+            client.close()
+    assert most - before < MOST_OF_UPLOADS

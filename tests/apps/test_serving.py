@@ -185,6 +185,42 @@ def test_abandoned_calls_are_cancelled_and_others_continue() -> None:
     assert sorted(queued_page.cancelled) == ["event1", "event3", "event5", "event6"]
 
 
+@pytest.mark.parametrize("route", ["call/work", "call/v2/work"])
+def test_abandoned_calls_leave_the_queue_free(route: str) -> None:
+    import gradio
+    import httpx2
+    from fastapi import FastAPI
+
+    def work(text: str) -> str:
+        time.sleep(0.2)
+        return text
+
+    with gradio.Blocks(analytics_enabled=False) as page:
+        box = gradio.Textbox(label="text")
+        gradio.Button().click(work, box, box, api_name="work", concurrency_limit=1)
+    page.queue()
+    mounted = gradio.mount_gradio_app(FastAPI(), page, path="/", ssr_mode=False)
+    app = abandoned.Abandoned(mounted, patience=0.1)
+
+    async def visit() -> str:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            await client.get("/gradio_api/startup-events")
+            for _ in range(20):
+                body = {"text": "left"} if "v2" in route else {"data": ["left"]}
+                await client.post(f"/gradio_api/{route}", json=body)
+            await asyncio.sleep(0.2)
+            called = await client.post("/gradio_api/call/work", json={"data": ["visitor"]})
+            event = called.json()["event_id"]
+            async with asyncio.timeout(10):  # 20 calls would take 4 seconds
+                answer = await client.get(f"/gradio_api/call/work/{event}")
+        return answer.text
+
+    begin = time.monotonic()
+    assert "visitor" in asyncio.run(visit())
+    assert time.monotonic() - begin < 3
+
+
 @pytest.mark.parametrize(
     ("route", "body"),
     [

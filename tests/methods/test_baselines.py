@@ -429,5 +429,8 @@ def test_an_affine_map_scales_with_the_length_of_its_input() -> None:
         edit.image(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0])
     )
     assert edit.image(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    far = TwoTowers.from_maps((axis, axis, 2.0 * axis[:, 0]))
+    got = far.image(torch.full((3,), 6e4).half())  # (60,000, 207,846, 60,000) without the limit
+    torch.testing.assert_close(got, torch.tensor([18909.0, 65504.0, 18909.0]).half())
     with pytest.raises(InvalidInputError, match=r"\(\.\.\., 3\)"):
         edit.image(torch.ones(4))

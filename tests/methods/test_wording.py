@@ -49,6 +49,9 @@ def test_wordings_are_averaged_and_embeddings_without_prompts_are_rejected() -> 
     wordings = torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
     torch.testing.assert_close(edit.combined(z, wordings, 1.0), torch.full((1, 5, 2), 2.0))
     torch.testing.assert_close(edit.combined(z, wordings, 0.5), torch.full((1, 5, 2), 1.5))
+    large = torch.full((1, 2), 6e4).half()
+    got = edit.combined(large, torch.tensor([[[1.0, 0.0], [3.0, 0.0]]]).half(), 1.0, unit=True)
+    assert torch.equal(got, torch.tensor([[65504.0, 0.0]]).half())  # 84,853 without the limit
     assert edit(z, 0.0) is z
     with pytest.raises(InvalidInputError, match="attach it with vldebias"):
         edit(z[:, 0])

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from tests.methods.made import unit as embeddings
 from tests.refusals import refused
@@ -290,6 +291,20 @@ def test_half_precision_output_is_rounded_once_and_autocast_has_no_effect() -> N
         )
         inside = projection(z)
     assert torch.equal(inside, projection(z))
+
+
+def test_embeddings_beyond_the_range_of_float16_keep_their_direction() -> None:
+    projection = fit(embeddings(20, 2, 64), embeddings(3, 64, seed=1))
+    z = torch.cat([6e4 * embeddings(50, 64, seed=2).sign(), embeddings(2, 64, seed=3)]).half()
+    exact = projection(z.double())
+    is_beyond = exact.abs().amax(1) > torch.finfo(torch.float16).max
+    assert is_beyond.any()
+    got = projection(z)
+    assert got.isfinite().all()
+    assert torch.equal(got[~is_beyond], projection(z[~is_beyond].float()).half())
+    torch.testing.assert_close(
+        normalize(got.double(), dim=1), normalize(exact, dim=1), atol=1e-3, rtol=0
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -387,6 +387,18 @@ class Edits(dict[str, Edit]):
         )
 
 
+def rounded(wide: Tensor, z: Tensor) -> Tensor:
+    """Return embeddings (..., d) with the dtype and device of `z`, scaled down if they exceed it.
+
+    An edit can move a value of 60,000 beyond the range of float16. Such an embedding keeps its
+    direction, because infinity would become NaN in the next operation.
+    """
+    if wide.dtype != z.dtype:
+        largest = wide.abs().amax(dim=-1, keepdim=True)
+        wide = wide * (torch.finfo(z.dtype).max / largest).clamp(max=1)
+    return wide.to(z)
+
+
 class Rewording(Edit):
     """Replace an embedding with the mean over several wordings of its prompt."""
 
@@ -406,10 +418,11 @@ class Rewording(Edit):
             unit: whether the wordings' embeddings have norm 1, so that their mean is scaled to the
                 norm of `z`.
         """
-        mean = wordings.mean(1)
+        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        mean = wordings.to(wide).mean(1)
         if unit:
-            mean = z.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1).to(z)
-        return torch.lerp(z, mean.to(z), strength)
+            mean = wide.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1)
+        return rounded(torch.lerp(wide, mean, strength), z)
 
 
 class Rowwise(Edit):
@@ -436,7 +449,7 @@ class Rowwise(Edit):
         replacement = self._replacement(rows / length.clamp(min=1e-12), image)
         if replacement is None:
             return z
-        return torch.lerp(rows, length * replacement, strength).reshape(z.shape).to(z)
+        return rounded(torch.lerp(rows, length * replacement, strength).reshape(z.shape), z)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         return self(x, strength, image=True)

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
-from vldebias.projection.edit import Edit
+from vldebias.projection.edit import Edit, rounded
 from vldebias.projection.provenance import Provenance
 
 Array = Tensor | np.ndarray
@@ -306,7 +306,8 @@ class CalibratedProjection(Edit):
     def __call__(self, z: ArrayT, strength: float = 1.0) -> ArrayT:
         """Return z + strength (P* z - z) with the shape, dtype and device of `z`.
 
-        Half precision is computed in float32 and rounded once.
+        Half precision is computed in float32 and rounded once. An embedding beyond its range is
+        scaled down.
 
         Args:
             z: the embeddings (..., d).
@@ -337,9 +338,8 @@ class CalibratedProjection(Edit):
         if torch.amp.is_autocast_available(z.device.type):
             guard = torch.autocast(z.device.type, enabled=False)
         with guard:
-            return torch.sub(wide, (wide @ right_factor) @ left_factor.T, alpha=strength).to(
-                z.dtype
-            )
+            changed = torch.sub(wide, (wide @ right_factor) @ left_factor.T, alpha=strength)
+        return rounded(changed, z)
 
     def __repr__(self) -> str:
         if "left" not in vars(self):

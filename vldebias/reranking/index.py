@@ -455,6 +455,8 @@ def _predicted(estimators: Sequence[GroupEstimator], cosines: Floats) -> Groups:
 
 def _blocks(features: object) -> Iterable[object]:
     """Return features as an iterable of blocks (b, d)."""
+    if isinstance(features, list) and features and np.ndim(features[0]) == 2:
+        return features
     is_single = hasattr(features, "shape") or isinstance(features, list)
     return [features] if is_single else cast("Iterable[object]", features)
 

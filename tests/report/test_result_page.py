@@ -272,6 +272,17 @@ def test_a_worst_group_of_one_image_is_too_few_to_tell(tmp_path: Path) -> None:
         assert f"blond man (n = {smallest})" in page
 
 
+def test_tables_of_parts_show_the_number_of_images(tmp_path: Path) -> None:
+    rows = [figure("none", 0.5)]
+    for part, n in (("blond man", 3), ("blond woman", 1200)):
+        of_part = {"metric": "accuracy", "subset": part, "n": {"images": n}}
+        rows += [figure("none", 0.5, **of_part), figure("default", 0.6, change=UP, **of_part)]
+    made = result(rows, protocol("birds"))
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text("utf-8")
+    assert "blond man (n = 3)" in page
+    assert "blond woman (n = 1,200)" in page
+
+
 def test_the_legend_defines_every_verdict(tmp_path: Path) -> None:
     assert Conclusion.__doc__ is not None
     (described,) = re.findall(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = ("float32", "float16", "bfloat16")
+_SHOWN: set[str] = set()  # messages about cut prompts
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def load_host(
             else:
                 load = need("diffusers").DiffusionPipeline.from_pretrained
                 loaded = Loaded(load(name, **NO_CODE), name)
+            if pipeline is not None:
+                _shorten_logs(loaded.host)
             return _placed(loaded, device_of(device), getattr(torch, dtype or "float32"))
         except VldebiasError:
             raise
@@ -125,6 +130,30 @@ def load_host(
             ) from error
 
 
+class _CutPrompts(logging.Filter):
+    """Replace the libraries' messages about prompts that are too long by one line per limit."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        limit = re.search("input was truncated .* up to ([0-9]+) tokens", message)
+        if limit is not None:
+            text = f"Prompts are cut to {limit[1]} tokens; the rest has no effect (shown once)"
+            is_first = text not in _SHOWN
+            _SHOWN.add(text)
+            record.msg, record.args = text, ()
+            return is_first
+        return "will result in indexing errors" not in message
+
+
+_CUT_PROMPTS = _CutPrompts()
+
+
+def _shorten_logs(pipe: object) -> None:
+    """Log one line about cut prompts, in place of one for each prompt and library."""
+    for name in ("transformers.tokenization_utils_base", *(c.__module__ for c in type(pipe).mro())):
+        logging.getLogger(name).addFilter(_CUT_PROMPTS)
+
+
 def _check_options(
     model: str | None, pretrained: str | None, pipeline: str | None, dtype: str | None
 ) -> None:
@@ -132,8 +161,11 @@ def _check_options(
     has_one_host = (model is None) != (pipeline is None)
     has_stray_weights = pretrained is not None and model is None
     if not has_one_host or has_stray_weights:
+        flags = {"--model": model, "--pretrained": pretrained, "--pipeline": pipeline}
+        got = [flag for flag, value in flags.items() if value is not None]
         raise InvalidInputError(
-            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
+            "expected either --model (with --pretrained for open_clip weights) or --pipeline, got"
+            f" {' and '.join(got) or 'neither'}"
         )
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")

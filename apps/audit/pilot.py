@@ -167,7 +167,10 @@ def measure_prompts(
     folder = options.out / "images"
     is_miniature = "miniature" in pipe.name
     if judge is None:
-        judge = MiniatureJudge().ready() if is_miniature else suite_judge(options, progress)
+        if is_miniature and options.judge in (None, "miniature"):
+            judge = MiniatureJudge().ready()
+        else:
+            judge = suite_judge(options, progress)
     name = judged_as(judge, attribute)
     if name is None:
         raise InvalidInputError(
@@ -179,8 +182,9 @@ def measure_prompts(
     if not is_miniature:
         steps = _default_of(pipe.host, "num_inference_steps", steps)
         scale = _default_of(pipe.host, "guidance_scale", scale)
-    numbers = dict.fromkeys(prompts, images) if isinstance(images, int) else dict(images)
-    most = max(numbers.values())
+    if isinstance(images, int):
+        images = dict.fromkeys(prompts, images)
+    most = max(images.values())
     plan = Plan.build(
         {
             "model": {},
@@ -190,7 +194,7 @@ def measure_prompts(
             "prompts": tuple((text, text, "unseen", None) for text in prompts),
             "variants": {NONE: {}},
             "images": most,
-            "images_of_prompt": {text: n for text, n in numbers.items() if n < most},
+            "images_of_prompt": {text: n for text, n in images.items() if n < most},
             "steps": options.steps or steps,
             "guidance": scale if guidance is None else guidance,
             "batch_size": BATCH_SIZE,

@@ -22,7 +22,7 @@ def adapters_length(modules: Iterable[nn.Module]) -> float:
         for name, weight in layer.named_parameters():
             adapters = active & set(name.split("."))
             if "lora_" in name and adapters and not weight.is_meta:
-                scale = _scaling(layer).get(adapters.pop(), 1.0)
+                scale = dict(getattr(layer, "scaling", {})).get(adapters.pop(), 1.0)
                 total += float((scale * weight.detach().double()).square().sum())
     return math.sqrt(total)
 
@@ -37,10 +37,6 @@ def _active_adapters(layer: object) -> set[str]:
     if getattr(layer, "disable_adapters", False):
         return set()
     return set(getattr(layer, "active_adapters", ()))
-
-
-def _scaling(layer: nn.Module) -> dict[str, float]:
-    return dict(getattr(layer, "scaling", {}))
 
 
 def inner_module(module: object) -> object:

@@ -373,12 +373,14 @@ def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str
     pandas = need("pandas")
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()
-        ignored = words[table["value"].notna() & ~words.isin(list(value_of_word))]
-        ignored = ignored[~ignored.map(names_no_group).astype(bool)]
-        if len(ignored):
+        is_known = words.isin(list(value_of_word))
+        ignored = words[table["value"].notna() & ~is_known & ~words.map(names_no_group)]
+        # If no value is known, the caller raises an error.
+        if len(ignored) and is_known.any():
             warn(
                 f"calibration: {quantity(len(ignored), 'row')} with values such as"
-                f" {ignored.iloc[0]!r} do not count; expected one of {values}, or a word for unknown",
+                f" {ignored.iloc[0]!r} do not count; expected one of {values}, or a word for"
+                " unknown",
                 SuspectInputWarning,
             )
         counted = pandas.crosstab(table["prompt"], words.map(value_of_word))

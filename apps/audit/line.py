@@ -374,12 +374,13 @@ def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()
         is_known = words.isin(list(value_of_word))
-        ignored = words[table["value"].notna() & ~is_known & ~words.map(names_no_group)]
+        unknown = words[table["value"].notna() & ~is_known]
+        ignored = [word for word in unknown if not names_no_group(word)]
         # If no value is known, the caller raises an error.
-        if len(ignored) and is_known.any():
+        if ignored and is_known.any():
             warn(
                 f"calibration: {quantity(len(ignored), 'row')} with values such as"
-                f" {ignored.iloc[0]!r} do not count; expected one of {values}, or a word for"
+                f" {ignored[0]!r} do not count; expected one of {values}, or a word for"
                 " unknown",
                 SuspectInputWarning,
             )

@@ -88,6 +88,29 @@ def test_a_file_name_is_not_balanced_silently() -> None:
         ("train --data captions --set group_dro=species,plce", "did you mean 'place'?"),
         ("train --data captions", "--caption-column; in Python"),
         ("audit prompts.txt --attribute gender --measure 8", "--measure needs --pipeline"),
+        ("audit prompts.txt --attribute gender --texts f.npz", "f.npz: got no text embeddings"),
+        (
+            "audit prompts.txt --attribute gender --pipeline miniature --measure 1 --steps 1"
+            " --judge miniature2",
+            "miniature2",
+        ),
+        ("debias gender --model miniature --pipeline miniature", "got --model and --pipeline"),
+        ("debias gender --model miniature --projection empty", "expected the folder of a saved"),
+        ("debias gender --model miniature --reference f.npy", "as np.savez(path, features=array)"),
+        ("debias gender --model miniature --method leace", "pass reference= (--reference), image"),
+        ("train --config run.yaml", "did you mean 'lr'?"),
+        (
+            "train --data captions --image-column text",
+            "cannot contain both the images and the captions",
+        ),
+        (
+            "eval shares t.csv --prompt-column g --value-column prompt",
+            "such as --groups 'a nurse',OTHER",
+        ),
+        (
+            "rerank r.jsonl --attribute gender --shares woman=1,man=0",
+            "the groups are ['female', 'male']; use these names",
+        ),
         ("eval shares t.csv --prompt-column promt --value-column g", "did you mean 'prompt'?"),
         ("eval report empty --verify", "empty: found no manifest.json"),
         ("records check broken.json", "broken.json: expected JSON, but it is not valid"),
@@ -100,7 +123,14 @@ def test_a_mistake_on_the_command_line_is_named(
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\n")
     Path("broken.json").write_text("{")
-    Path("t.csv").write_text("prompt,g\na,female\na,male\n")
+    Path("t.csv").write_text("prompt,g\na nurse,female\na nurse,male\n")
+    Path("run.yaml").write_text("learning_rate: 0.1\n")
+    Path("r.jsonl").write_text(
+        '{"id":1,"score":2,"gender":"female"}\n{"id":2,"score":1,"gender":"male"}'
+    )
+    features = np.eye(4, dtype="float32")
+    np.savez("f.npz", features=features)
+    np.save("f.npy", features)
     Path("empty").mkdir()
     Path("captions").mkdir()
     rows = "".join(f"{row}.png,a photo of a gull.,gull,land\n" for row in range(6))

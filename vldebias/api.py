@@ -60,8 +60,9 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
 ) -> Attachment:
     """Mitigate the bias described by a prompt set in a model or pipeline.
 
-    Call `remove()` on the returned attachment to undo the change. The default method depends on the
-    host:
+    Call `remove()` on the returned attachment to undo the change. With open_clip, a method that was
+    stored before attaching (`f = model.encode_text`) stays unedited, so store it after attaching.
+    The default method depends on the host:
 
     - For diffusers pipelines, a value is inserted into each prompt that does not state the
       attribute, with the values spread evenly over images (balanced prompts). If the set is not

@@ -256,6 +256,7 @@ RENAMED = {
     "attribute_set": ("attribute",),
     "groups": ("people", "variants"),
     "top": ("fraction",),
+    "learning_rate": ("lr",),
     "inspect": ("text_diagnostics",),
     "debiased_contrastive": ("debiased",),
     "hard_negative_contrastive": ("hard_negative",),

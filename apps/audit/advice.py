@@ -24,6 +24,7 @@ from vldebias.wording.reasons import reason_in_words
 
 from .line import CALIBRATIONS, LEVEL, CountsSource, with_words
 from .prediction import (
+    FEWEST_EVEN,
     Prediction,
     TextSource,
     images_to_settle,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 POOR = 0.1  # predictions with a lower R2 are poor; with an R2 of 0 or less, there are none
 # Ranks of the advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
-_FEWEST_EVEN = 64  # with fewer images, shares that look even may be far from it
 MEASURE = "measure yours (--measure)"
 
 
@@ -358,8 +358,8 @@ def _remedy_if_unclear(prediction: Prediction, place: int) -> str:
     more = images_to_settle(share, n, 1 / len(prediction.values))
     if more is not None:
         return f"generate {more} more"
-    if n < _FEWEST_EVEN:
-        return f"{quantity(n, 'image')} are too few to tell: generate {_FEWEST_EVEN} more"
+    if n < FEWEST_EVEN:
+        return f"{quantity(n, 'image')} are too few to tell: generate {FEWEST_EVEN} more"
     return "nearly even so far"
 
 

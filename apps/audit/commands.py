@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +76,8 @@ Measure = Annotated[
         help=(
             "Calibrate the audit on your own --pipeline by generating and judging N images for"
             " each of up to 30 prompts (or all prompts of the protocol). Writes a record. Run it"
-            " again to continue."
+            " again to continue, or with a larger N to add images to prompts that are still"
+            " unclear."
         ),
         metavar="N",
         rich_help_panel=MEASUREMENT,
@@ -208,7 +209,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
 
     listed = read_prompts(file, column)
     print_message(f"{file}: read {listed}")
-    _print_numbers(listed.prompts, attribute, measure, width)
+    numbers = _print_numbers(listed.prompts, attribute, measure, width, folder)
     # Importing torch takes several seconds, so report mistakes first.
     from vldebias.data.embeddings import load_texts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
@@ -219,9 +220,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     if texts is not None:
         result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
     elif measure is not None:
-        loaded, pilot = _count_values(
-            flags, listed.prompts, attribute, measure, guidance, folder, record_file
-        )
+        loaded, pilot = _count_values(flags, attribute, numbers, guidance, folder, record_file)
         result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
         # The page shows these images, which are stored in its folder.
         settings = result.provenance[0].settings
@@ -268,17 +267,25 @@ def _check_source(
 
 
 def _print_numbers(
-    prompts: Sequence[str], attribute: str, images: int | None, width: float | None
-) -> None:
-    """Print how many images are generated or needed, and the width of their intervals."""
+    prompts: Sequence[str], attribute: str, images: int | None, width: float | None, folder: Path
+) -> dict[str, int]:
+    """Print how many images are generated or needed, and the width of their intervals.
+
+    Returns:
+        The number of images that --measure should reach for each prompt that is measured.
+    """
     if images is None and width is None:
-        return
+        return {}
     from vldebias.measure.resampling import images_for_width, widest_interval
     from vldebias.prompts import load_prompts
+    from vldebias.utils.phrases import quantity
 
-    from .pilot import pilot_prompts
+    from .pilot import images_to_reach, pilot_prompts
 
-    number = len(pilot_prompts(prompts, load_prompts(attribute)))
+    prompt_set = load_prompts(attribute)
+    measured = pilot_prompts(prompts, prompt_set)
+    number = len(measured)
+    numbers: dict[str, int] = {}
     if width is not None:
         low, high = images_for_width(width)
         print_message(
@@ -287,17 +294,24 @@ def _print_numbers(
             f" {number * low:,} to {number * high:,} images (--measure {high})"
         )
     if images is not None:
+        numbers = images_to_reach(measured, prompt_set, folder, images)
+        number = list(numbers.values()).count(images)
+        if number < len(numbers):
+            print_message(
+                f"{len(numbers) - number:,} of {len(numbers):,} prompts keep their earlier images,"
+                " because more would not change the verdict"
+            )
         print_message(
-            f"{images:,} images for each of {number:,} prompts are {number * images:,} images, with"
-            f" intervals up to {widest_interval(images):.2f} wide"
+            f"{quantity(images, 'image')} for each of {quantity(number, 'prompt')} are"
+            f" {number * images:,} images, with intervals up to {widest_interval(images):.2f} wide"
         )
+    return numbers
 
 
 def _count_values(
     flags: dict[str, Any],
-    prompts: Sequence[str],
     attribute: str,
-    images: int,
+    images: Mapping[str, int],
     guidance: float | None,
     folder: Path,
     record_file: Path,
@@ -307,12 +321,11 @@ def _count_values(
     Returns:
         The pipeline and its judged images.
     """
-    from vldebias.prompts import load_prompts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
     from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
 
-    from .pilot import measure_prompts, pilot_prompts
+    from .pilot import MEASURED, measure_prompts
 
     loaded = _loaded(flags)
     options = Options(
@@ -322,18 +335,17 @@ def _count_values(
         judge=flags.get("judge"),
         steps=flags.get("steps"),
     )
-    measured = pilot_prompts(prompts, load_prompts(attribute))
     with Progress(err()) as progress:
         pilot = measure_prompts(
             loaded,
-            measured,
+            list(images),
             attribute,
             options,
             images=images,
             guidance=guidance,
             progress=progress,
         )
-    write_atomically(folder / "measured.csv", spreadsheet_csv(pilot.counts))
+    write_atomically(folder / MEASURED, spreadsheet_csv(pilot.counts))
     pilot.record.write(record_file)
     print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
     return loaded, pilot

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from vldebias.data.label_values import names_no_group
 from vldebias.data.tables import read_table
-from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.errors import (
+    InvalidInputError,
+    SuspectInputWarning,
+    did_you_mean,
+    need,
+    warn,
+)
 from vldebias.measure.resampling import LEVEL
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Floats
+from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -365,6 +373,17 @@ def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str
     pandas = need("pandas")
     if {"prompt", "value"} <= set(table):
         words = table["value"].astype(str).str.strip().str.casefold()
+        is_known = words.isin(list(value_of_word))
+        unknown = words[table["value"].notna() & ~is_known]
+        ignored = [word for word in unknown if not names_no_group(word)]
+        # If no value is known, the caller raises an error.
+        if ignored and is_known.any():
+            warn(
+                f"calibration: {quantity(len(ignored), 'row')} with values such as"
+                f" {ignored[0]!r} do not count; expected one of {values}, or a word for"
+                " unknown",
+                SuspectInputWarning,
+            )
         counted = pandas.crosstab(table["prompt"], words.map(value_of_word))
         return counted.reindex(columns=values, fill_value=0)
     if "prompt" in table and table.columns.is_unique:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +12,7 @@ from vldebias.data import Labels
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import ClipJudge, Judge, MiniatureJudge
-from vldebias.judge.plan import Plan
+from vldebias.judge.plan import PLAN, GeneratedImages, Plan
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
 from vldebias.measure.rows import NONE
@@ -27,9 +27,11 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 
 from ..generate.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
+from .line import read_counts
+from .prediction import FEWEST_EVEN, images_to_settle, is_clearly_above
 from .recorded import record_of_images
 from .records.protocol import load_protocol
-from .records.schema import Record
+from .records.schema import NEUTRAL, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 MOST_PROMPTS = 30  # maximum number of pilot prompts; the shares of other prompts are predicted
 BATCH_SIZE = 8
+MEASURED = "measured.csv"  # file of counts in the output folder
 T = TypeVar("T")
 
 
@@ -90,13 +93,49 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     return [opened[i * len(opened) // n] for i in range(n)]
 
 
+def images_to_reach(
+    prompts: Sequence[str], attribute: PromptSet, folder: Path, images: int
+) -> dict[str, int]:
+    """Return how many images a run should reach for each prompt, including earlier ones.
+
+    A prompt keeps the images of an earlier run if they clearly show one value, or look even in
+    FEWEST_EVEN images. In a run of the entire protocol, all prompts get the same number, because
+    records are compared.
+
+    Args:
+        prompts: prompts to measure, as selected by `pilot_prompts`.
+        attribute: the attribute's prompt set.
+        folder: output folder of the run, and of an earlier one if there was one.
+        images: number of images for all other prompts.
+    """
+    numbers = dict.fromkeys(prompts, images)
+    counts_file = folder / MEASURED
+    protocol = load_protocol().prompts()
+    neutral = {prompt.text for prompt in protocol if prompt.qualifier == NEUTRAL}
+    if neutral <= set(prompts) or not (
+        counts_file.exists() and (folder / "images" / PLAN).exists()
+    ):
+        return numbers
+    plan = GeneratedImages.open(folder / "images").plan
+    counts = read_counts(counts_file, attribute)
+    for prompt in counts.index.intersection(prompts):
+        row = counts.loc[prompt]
+        n = int(row.sum())
+        hits = int(row.max())
+        equal_share = 1 / len(row)
+        is_even = n >= FEWEST_EVEN and images_to_settle(hits / n, n, equal_share) is None
+        if is_even or is_clearly_above(equal_share, hits, n):
+            numbers[prompt] = min(images, plan.images_of_prompt.get(prompt, plan.images))
+    return numbers
+
+
 def measure_prompts(
     pipe: Loaded,
     prompts: Sequence[str],
     attribute_set: str | Path | PromptSet,
     options: Options,
     *,
-    images: int = 8,
+    images: int | Mapping[str, int] = 8,
     judge: Judge | None = None,
     guidance: float | None = None,
     progress: Progress = SILENT,
@@ -110,7 +149,7 @@ def measure_prompts(
         options: run options. `out` is the output folder, whose subfolder "images" may contain
             images from an earlier run, with at most as many images per prompt; `steps`, `judge`
             and `device` are also used.
-        images: number of images per prompt.
+        images: number of images, for all prompts or for each of them (`images_to_reach`).
         judge: the judge. Default: the judge from the suite "generation", or the miniature judge for
             the miniature pipeline.
         guidance: guidance scale. Default: the pipeline's default.
@@ -128,7 +167,10 @@ def measure_prompts(
     folder = options.out / "images"
     is_miniature = "miniature" in pipe.name
     if judge is None:
-        judge = MiniatureJudge().ready() if is_miniature else suite_judge(options, progress)
+        if is_miniature and options.judge in (None, "miniature"):
+            judge = MiniatureJudge().ready()
+        else:
+            judge = suite_judge(options, progress)
     name = judged_as(judge, attribute)
     if name is None:
         raise InvalidInputError(
@@ -140,6 +182,9 @@ def measure_prompts(
     if not is_miniature:
         steps = _default_of(pipe.host, "num_inference_steps", steps)
         scale = _default_of(pipe.host, "guidance_scale", scale)
+    if isinstance(images, int):
+        images = dict.fromkeys(prompts, images)
+    most = max(images.values())
     plan = Plan.build(
         {
             "model": {},
@@ -148,7 +193,8 @@ def measure_prompts(
             # Treat each prompt as a separate concept that nothing was fitted on.
             "prompts": tuple((text, text, "unseen", None) for text in prompts),
             "variants": {NONE: {}},
-            "images": images,
+            "images": most,
+            "images_of_prompt": {text: n for text, n in images.items() if n < most},
             "steps": options.steps or steps,
             "guidance": scale if guidance is None else guidance,
             "batch_size": BATCH_SIZE,

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 SURE = 0.9  # minimum probability for reporting that a prompt leans to one side
 MOST_MORE = 100  # maximum number of additional images that the audit recommends
+FEWEST_EVEN = 64  # with fewer images, shares that look even may be far from it
 FORM = "A photo of a {concept}."  # template for calibrations that list concepts
 _ARTICLE = r"((an?|the)\s+)?"
 # Words around a subject that do not change who is shown. Paintings are not included, because the

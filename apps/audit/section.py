@@ -219,8 +219,7 @@ def commands_of_remedies(
         attribute: name of the attribute's prompt set.
         command_run: the command of the audit.
     """
-    file = re.match(r"vldebias audit ([^-\s]\S*)", command_run)
-    prompts_file = file[1] if file else "prompts.txt"
+    prompts_file = _prompts_of(command_run)
     remedies = " ".join(row.remedy for row in prompts)
     name = shlex.quote(attribute)
     commands = []
@@ -241,17 +240,33 @@ def commands_of_remedies(
             total_of_prompt[row.prompt] = generated + int(more[1])
     if total_of_prompt:
         prompt = min(total_of_prompt, key=lambda prompt: total_of_prompt[prompt])
-        words = f"Generate more images of each prompt, enough for “{prompt}” if its share stays the"
-        words += " same"
+        words = f"Generate more images, enough for “{prompt}” if its share stays the same"
         number = f"--measure {total_of_prompt[prompt]}"
         again, is_again = re.subn(r"--measure[ =]\d+", number, command_run)
         if is_again:
             # The folder of the command has the images so far.
-            words += " (earlier images are kept)"
+            words += " (earlier images are kept, and prompts with a clear verdict get no more)"
         commands.append((words, again if is_again else f"{command} {number}"))
-    elif "generate" in remedies or "measure" in remedies:
+    elif re.search("generate|measure", remedies) and "--measure" not in command_run:
         commands.append(("Generate and judge images", f"{command} --measure 8"))
     return commands
+
+
+def _prompts_of(command_run: str) -> str:
+    """Return the prompts file and --column of an audit's command, quoted for the shell."""
+    words = shlex.split(command_run.partition("vldebias audit ")[2])
+    file, column = "prompts.txt", ""
+    while words:
+        word = words.pop(0)
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):
+            file = word
+        elif name != "--json" and not value:
+            # All other options have a value.
+            value = words.pop(0) if words else ""
+        if name == "--column":
+            column = f" --column {shlex.quote(value)}"
+    return f"{shlex.quote(file)}{column}"
 
 
 def _range_over_models(

@@ -181,7 +181,10 @@ def test_text_embeddings_are_loaded_from_a_file_without_images(tmp_path: Path) -
         match=r"mine.npz: expected an array 'features', got \['prompts', 'text'\]",
     ):
         load_embeddings(tmp_path / "mine.npz")
-    assert load_texts(write(tmp_path, **arrays())) is None
+    with pytest.raises(
+        InvalidInputError, match=r"\.npz: got no text embeddings; expected .*'prompts'"
+    ):
+        load_texts(write(tmp_path, **arrays()))
     with pytest.raises(InvalidInputError, match=r"none.npz: cannot be read"):
         load_texts(tmp_path / "none.npz")
 

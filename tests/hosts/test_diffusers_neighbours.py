@@ -158,6 +158,38 @@ def test_a_changed_text_encoder_is_noticed(lora, change, recwarn):
         tiny.encode(pipe)
 
 
+def test_each_change_of_the_text_encoder_is_reported_once(lora):
+    pipe = tiny.with_own_components(tiny.sd())
+    _load(pipe, lora)
+    debias(pipe, tiny.gender(), method="cali")
+    messages = []
+    for change in (_other_scale, _other_weights, _fused_with_another_scale, _other_encoder):
+        change(pipe)
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            tiny.encode(pipe)
+        messages += [str(warning.message) for warning in caught if "attached" in str(warning)]
+        with warnings.catch_warnings(action="error"):
+            tiny.encode(pipe)
+    # Python would hide a repeated message.
+    assert len(set(messages)) == len(messages) == 4
+
+
+def test_training_a_text_encoder_is_reported_once():
+    pipe = tiny.with_own_components(tiny.sd())
+    debias(pipe, tiny.gender(), method="cali")
+    weights = list(pipe.text_encoder.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    reported = 0
+    for _ in range(3):
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            tiny.encode(pipe)
+        reported += len(caught)
+    assert reported == 1
+
+
 def test_a_pipeline_can_be_cast_while_attached():
     pipe = tiny.with_own_components(tiny.sd())
     full = debias(tiny.sd(), tiny.gender()).projections["sequence"]

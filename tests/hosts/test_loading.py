@@ -1,5 +1,7 @@
 """Test loading by name: the library and the precision."""
 
+import logging
+import logging.handlers
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from huggingface_hub import constants
 
 from vldebias import miniature
 from vldebias.errors import InvalidInputError
+from vldebias.hosts import loading
 from vldebias.hosts.loading import load_host
 
 
@@ -29,6 +32,21 @@ def test_the_miniature_and_diffusers_folders_are_loaded(dtype: str | None, tmp_p
     ):
         loaded = load_host(pipeline=name, dtype=dtype)
         assert (loaded.name, type(loaded.host), loaded.host.dtype) == (name, type(kind), expected)
+
+
+def test_prompts_that_are_cut_are_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_SHOWN", set())
+    pipe = load_host(pipeline="miniature").host
+    handler = logging.handlers.BufferingHandler(100)
+    for name in ("transformers", "diffusers"):
+        logging.getLogger(name).addHandler(handler)
+    long = "A photo of a nurse. " + "very detailed, sharp, colourful, " * 12
+    for prompts in ([long, "A photo of a pilot."], [long]):
+        pipe(prompts, num_inference_steps=1, output_type="latent")
+    for name in ("transformers", "diffusers"):
+        logging.getLogger(name).removeHandler(handler)
+    (line,) = [record.getMessage() for record in handler.buffer]
+    assert line == "Prompts are cut to 24 tokens; the rest has no effect (shown once)"
 
 
 def test_loading_errors_are_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,18 @@
 """Test the result page, including its strip plots and its sheets of pictures."""
 
+import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
-from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
+from tests.study.made_figures import DOWN, STILL, UP, bias, figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import Strip
 from vldebias.report.compare import compare
-from vldebias.report.conclusion import NO_VERDICT
+from vldebias.report.conclusion import AT_A_COST, NO_VERDICT, Conclusion
 from vldebias.report.page import (
     day_of,
     front_groups,
@@ -23,7 +25,7 @@ from vldebias.report.page import (
 )
 from vldebias.report.result import Result
 from vldebias.report.strip import read_strip, write_strip
-from vldebias.report.table import NOTHING, TOO_FEW, UNCLEAR, readable
+from vldebias.report.table import readable
 from vldebias.utils.pictures import read_png, write_png
 
 
@@ -272,12 +274,42 @@ def test_a_worst_group_of_one_image_is_too_few_to_tell(tmp_path: Path) -> None:
         assert f"blond man (n = {smallest})" in page
 
 
+def test_tables_of_parts_show_the_number_of_images(tmp_path: Path) -> None:
+    rows = [figure("none", 0.5)]
+    for part, n in (("blond man", 3), ("blond woman", 1200)):
+        of_part = {"metric": "accuracy", "subset": part, "n": {"images": n}}
+        rows += [figure("none", 0.5, **of_part), figure("default", 0.6, change=UP, **of_part)]
+    made = result(rows, protocol("birds"))
+    page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text("utf-8")
+    assert "blond man (n = 3)" in page
+    assert "blond woman (n = 1,200)" in page
+
+
 def test_the_legend_defines_every_verdict(tmp_path: Path) -> None:
+    assert Conclusion.__doc__ is not None
+    (described,) = re.findall(
+        r"\n        verdict: (.*?)\n        sentence: ", Conclusion.__doc__, re.S
+    )
+    documented = {" ".join(word.split()) for word in re.findall(r'"([^"]+)"', described)}
+    changes = (None, (0.0, 0.0, 0.0), DOWN, UP, STILL, (0.1, 0.1, 0.1))
+    metrics = ("max_skew@10", "worst_group", "recall@5", "discrepancy", "average")
+    occurring = {AT_A_COST, NO_VERDICT}  # conclusions add these two
+    for metric, better, change in product(metrics, ("higher", "lower", "neither"), changes):
+        for chance, smallest in product((0.0, 0.5), (1, 50)):
+            fields: dict[str, Any] = {"metric": metric, "better": better}
+            fields["n"] = {"images": 100, "smallest group": smallest}
+            rows = [
+                figure("none", 0.5, interval=(0.45, 0.55), **fields),
+                figure("random", chance, **fields),
+            ]
+            rows.append(figure("default", 0.3, change=change, **fields))
+            occurring |= set(readable(result(rows, protocol())).verdict)
+    assert occurring - {""} == documented
     made = result([bias("none", 0.5), bias("default", 0.3, change=DOWN)], protocol("search"))
     page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text("utf-8")
-    verdicts = (UNCLEAR, TOO_FEW, NOTHING, NO_VERDICT, "equal", "changed", "better, at a cost")
-    for word in verdicts:
-        assert f"“{word}”" in page
+    legend = page[page.index("How the values were measured") :]
+    for word in documented:
+        assert f"“{word}”" in page if word == AT_A_COST else f"“{word}”" in legend
 
 
 def test_the_tables_of_all_figures_have_the_verdicts_of_the_first_table(tmp_path: Path) -> None:

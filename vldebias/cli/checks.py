@@ -9,7 +9,7 @@ from typing import Any
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import load_prompts
 from vldebias.utils.files import packaged, read_yaml
-from vldebias.utils.names import check_model, suite_path
+from vldebias.utils.names import check_model, check_one_host, suite_path
 
 
 def check_sets(names: Iterable[str | None]) -> None:
@@ -26,14 +26,8 @@ def check_host(flags: Mapping[str, Any]) -> None:
         InvalidInputError: If neither or both of --model and --pipeline were passed, or if open_clip
             does not list the architecture or weights.
     """
-    model = flags.get("model")
-    pretrained = flags.get("pretrained")
-    pipeline = flags.get("pipeline")
-    if (model is None) == (pipeline is None) or (pretrained is not None and model is None):
-        raise InvalidInputError(
-            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
-        )
-    check_model(model, pretrained)
+    check_one_host(flags)
+    check_model(flags.get("model"), flags.get("pretrained"))
 
 
 def check_file(option: str, path: Path | str | None) -> None:

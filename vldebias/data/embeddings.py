@@ -286,16 +286,19 @@ def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
 def load_texts(path: str | Path) -> Texts:
     """Load only the text embeddings from a .npz file, as a mapping prompt -> (d,).
 
-    Returns None if there are none.
-
     Raises:
-        InvalidInputError: If the file cannot be read, or embeddings and prompts are inconsistent.
+        InvalidInputError: If the file cannot be read, contains no text embeddings, or embeddings
+            and prompts are inconsistent.
     """
     try:
         fields, _ = _read_arrays(Path(path))
         dim = 0
         if "text" in fields:
             dim = fields["text"].shape[-1]
+        elif "prompts" not in fields:
+            raise InvalidInputError(
+                "got no text embeddings; expected the arrays 'text' (p, d) and 'prompts' (p,)"
+            )
         return _texts(fields, dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
@@ -374,8 +377,9 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
         if name:
             subject = f"{name!r} "
         raise InvalidInputError(
-            f"{subject}cannot be read ({error}); expected a .npz file of numbers and strings."
-            " Python objects are never unpickled: store strings with np.array(list_of_str)"
+            f"{subject}cannot be read ({error}); expected a .npz file of numbers and strings, as"
+            " np.savez(path, features=array) writes. Python objects are never unpickled: store"
+            " strings with np.array(list_of_str)"
         ) from None
     return fields, sorted(ignored)
 

@@ -193,10 +193,14 @@ def _resolved_columns(
         else:
             missing.append(name)
     if missing:
-        hint = did_you_mean(missing[0], features, "")
+        hint = did_you_mean(missing[0], features, "choose from these")
         raise InvalidInputError(
-            f"{place}: expected columns {missing}; the columns are {list(features)}"
-            f"{hint and f'; {hint}'}"
+            f"{place}: no column {missing[0]!r}; the columns are {list(features)}; {hint}"
+        )
+    if image == caption:
+        raise InvalidInputError(
+            f"{place}: column {image!r} cannot contain both the images and the captions; the"
+            f" columns are {list(features)}; set --image-column and --caption-column"
         )
     columns = {label: found[column] for label, column in columns.items()}
     return found[image], caption and found[caption], columns

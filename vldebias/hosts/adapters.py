@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 
+import torch
 from torch import nn
 
 _SAME = 5e-3  # tolerance; a cast to another precision changes an adapter's norm by less
+# Attributes of a peft layer that switch or scale its adapters.
+_SETTINGS = ("_active_adapter", "_disable_adapters", "scaling")
 
 
 def adapters_length(modules: Iterable[nn.Module]) -> float:
@@ -18,7 +22,7 @@ def adapters_length(modules: Iterable[nn.Module]) -> float:
         for name, weight in layer.named_parameters():
             adapters = active & set(name.split("."))
             if "lora_" in name and adapters and not weight.is_meta:
-                scale = _scaling(layer).get(adapters.pop(), 1.0)
+                scale = dict(getattr(layer, "scaling", {})).get(adapters.pop(), 1.0)
                 total += float((scale * weight.detach().double()).square().sum())
     return math.sqrt(total)
 
@@ -33,10 +37,6 @@ def _active_adapters(layer: object) -> set[str]:
     if getattr(layer, "disable_adapters", False):
         return set()
     return set(getattr(layer, "active_adapters", ()))
-
-
-def _scaling(layer: nn.Module) -> dict[str, float]:
-    return dict(getattr(layer, "scaling", {}))
 
 
 def inner_module(module: object) -> object:
@@ -59,52 +59,85 @@ class Adapters:
     def __init__(self, modules: Iterable[nn.Module], owner: Mapping[str, object]) -> None:
         self._modules = list(modules)
         self._owner = owner
-        self._place_of = {}
+        self._places = []
         for name, value in owner.items():
             if any(inner_module(value) is module for module in self._modules):
-                self._place_of[name] = inner_module(value)
-        self._remember()
+                self._places.append(name)
+        self._lengths: list[float] = []  # norms of the adapters so far
         named = [pair for module in self._modules for pair in module.named_parameters()]
         # torch does not version tensors that were created in inference mode.
         weights = [w for name, w in named if "lora_" not in name and not w.is_inference()]
         # Loading changes all weights, so checking some of them saves time.
-        self._weights = [(weight, weight._version) for weight in weights[::4]]
-        self._length = self._present = adapters_length(self._modules)
+        self._weights = weights[::4]
+        self._remember()
+        self._changes = 0
+        self._fitted = self._reported = (*self._known[:2], self._length)
 
-    def changed(self) -> bool:
-        """Return whether the encoders or adapters have changed since this object was created."""
-        for name, module in self._place_of.items():
-            present = self._owner.get(name)
-            if present is not module and inner_module(present) is not module:
-                return True
-        for weight, version in self._weights:
-            if weight._version != version:
-                return True
-        is_same = True
-        for modules, children in zip(self._parents, self._children, strict=True):
-            is_same = is_same and tuple(modules.values()) == children
-        for layer, facts in zip(self._layers, self._facts, strict=True):
-            is_same = is_same and _facts(layer) == facts
-        if not is_same:
+    def check(self, warn_once: Callable[[str], None]) -> None:
+        """Warn once for each change of the encoders or adapters since this object was created.
+
+        Returning to the initial state is not a change. While the weights are trained, only the
+        first change is reported. Compiled code skips the check, because torch recompiles it when
+        modules change.
+
+        Args:
+            warn_once: a function that issues a warning, unless it is the same as an earlier one.
+        """
+        if torch.compiler.is_compiling():
+            return
+        facts = self._facts()
+        if facts[2:] != self._known[2:]:
             self._remember()
-            self._present = adapters_length(self._modules)
-        return not math.isclose(self._present, self._length, rel_tol=_SAME)
+        state = (*facts[:2], self._length)
+        if state == self._fitted:
+            self._reported = self._fitted
+        if state == self._reported:
+            return
+        weights = (weight for module in self._modules for weight in module.parameters())
+        is_first = self._reported == self._fitted
+        self._reported = state
+        if is_first or all(weight.grad is None for weight in weights):
+            self._changes += 1
+            # Python hides repeated messages, so the number makes later changes visible.
+            times = f" {self._changes} times" if self._changes > 1 else ""
+            warn_once(
+                f"the text encoder, its weights or its adapters (LoRA) have changed{times} since"
+                " the edit was attached, and so have its embeddings. To fit the edit again, call"
+                " attachment.remove(), then vldebias.debias(host, attribute)"
+            )
+
+    def _facts(self) -> tuple[Sequence[object], ...]:
+        """Return the encoders, the versions of their weights, and facts about their adapters."""
+        present = map(self._owner.get, self._places)
+        encoders = [id(getattr(encoder, "_orig_mod", encoder)) for encoder in present]
+        weights = [weight._version for weight in self._weights]
+        # Compare the children of each module, because peft replaces them with its own layers.
+        children = [tuple(modules.values()) for modules in self._parents]
+        settings = [copy(values.get(name)) for values in self._layers for name in _SETTINGS]
+        adapters: list[object] = []
+        for parameters, name in self._slots:
+            weight = parameters[name]
+            assert weight is not None
+            version = 0 if weight.is_inference() else weight._version
+            adapters += (id(weight), weight.data_ptr(), version)
+        return encoders, weights, children, settings, adapters
 
     def _remember(self) -> None:
+        layers = _adapted_layers(self._modules)
+        # Adapters are loaded, scaled and switched together, so check every fourth layer.
+        unchecked = {id(p) for i, layer in enumerate(layers) if i % 4 for p in layer.modules()}
+        checked = layers[::4]
         parts = [part for module in self._modules for part in module.modules()]
-        # Compare the children of each module, because peft replaces them with its own layers.
-        self._parents = [part._modules for part in parts if part._modules]
-        self._children = [tuple(children.values()) for children in self._parents]
-        self._layers = _adapted_layers(self._modules)
-        self._facts = [_facts(layer) for layer in self._layers]
-
-
-def _facts(layer: nn.Module) -> tuple[object, ...]:
-    """Return a layer's active adapters, with the identity and version of their weights."""
-    weights = []
-    for name, weight in layer.named_parameters():
-        if "lora_" in name:
-            # torch does not version tensors that were created in inference mode.
-            version = 0 if weight.is_inference() else weight._version
-            weights.append((name, id(weight), weight.data_ptr(), version))
-    return frozenset(_active_adapters(layer)), tuple(weights), _scaling(layer)
+        self._parents = [p._modules for p in parts if p._modules and id(p) not in unchecked]
+        self._layers = [vars(layer) for layer in checked]
+        self._slots = []
+        for layer in checked:
+            for path, _ in layer.named_parameters():
+                if "lora_" in path:
+                    owner, _, name = path.rpartition(".")
+                    self._slots.append((layer.get_submodule(owner)._parameters, name))
+        self._known = self._facts()
+        length = adapters_length(self._modules)
+        close = [known for known in self._lengths if math.isclose(known, length, rel_tol=_SAME)]
+        self._length = close[0] if close else length
+        self._lengths = [*self._lengths, self._length]

@@ -173,7 +173,7 @@ class EditAttachment(Attachment):
                 f" {role!r}"
             )
         edit = self.projections[role]
-        self._check_adapters()
+        self._adapters.check(self.warn_once)
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
         prompts: list[str] = []
@@ -232,7 +232,7 @@ class EditAttachment(Attachment):
             if ids is None:
                 return self.apply(role, embeddings)
             return self.apply(role, embeddings, lambda: texts(ids))
-        self._check_adapters()
+        self._adapters.check(self.warn_once)
         changed = edit(embeddings, self._strength)
         if ids is None or stated_rows is None:
             return changed
@@ -254,19 +254,6 @@ class EditAttachment(Attachment):
         for text in texts:
             states.append(bool(self.gate.find(text)))
         return states
-
-    def _check_adapters(self) -> None:
-        """Warn once if the text encoders or their adapters have changed since attaching.
-
-        Compiled code skips the check, because torch recompiles it when modules change.
-        """
-        if torch.compiler.is_compiling() or not self._adapters.changed():
-            return
-        self.warn_once(
-            "the text encoder, its weights or its adapters (LoRA) have changed since the edit was"
-            " attached, and so have its embeddings. To fit the edit again, call"
-            " attachment.remove(), then vldebias.debias(host, attribute)"
-        )
 
 
 class DeclinedAttachment(EditAttachment):

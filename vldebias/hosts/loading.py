@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -25,7 +27,7 @@ from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason
 from vldebias.utils.devices import device_of
-from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model, is_function
+from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model, check_one_host, is_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = ("float32", "float16", "bfloat16")
+_SHOWN: set[str] = set()  # messages about cut prompts
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def load_host(
             else:
                 load = need("diffusers").DiffusionPipeline.from_pretrained
                 loaded = Loaded(load(name, **NO_CODE), name)
+            if pipeline is not None:
+                _shorten_logs(loaded.host)
             return _placed(loaded, device_of(device), getattr(torch, dtype or "float32"))
         except VldebiasError:
             raise
@@ -125,16 +130,30 @@ def load_host(
             ) from error
 
 
+def _shorten(record: logging.LogRecord) -> bool:
+    """Replace the libraries' messages about prompts that are too long by one line per limit."""
+    message = record.getMessage()
+    limit = re.search("input was truncated .* up to ([0-9]+) tokens", message)
+    if limit is None:
+        return "will result in indexing errors" not in message
+    record.msg = f"Prompts are cut to {limit[1]} tokens; the rest has no effect (shown once)"
+    record.args = ()
+    is_first = record.msg not in _SHOWN
+    _SHOWN.add(record.msg)
+    return is_first
+
+
+def _shorten_logs(pipe: object) -> None:
+    """Log one line about cut prompts, in place of one for each prompt and library."""
+    for name in ("transformers.tokenization_utils_base", *(c.__module__ for c in type(pipe).mro())):
+        logging.getLogger(name).addFilter(_shorten)
+
+
 def _check_options(
     model: str | None, pretrained: str | None, pipeline: str | None, dtype: str | None
 ) -> None:
     """Reject options that do not specify exactly one model or pipeline."""
-    has_one_host = (model is None) != (pipeline is None)
-    has_stray_weights = pretrained is not None and model is None
-    if not has_one_host or has_stray_weights:
-        raise InvalidInputError(
-            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
-        )
+    check_one_host({"model": model, "pretrained": pretrained, "pipeline": pipeline})
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
 

@@ -199,6 +199,7 @@ class Plan(Strict):
         variants: name -> description from `Variant.planned`, starting with "none".
         images: number of images per class prompt and seed.
         stated_images: number of images per seed for all other prompts.
+        images_of_prompt: number of images per seed for class prompts that differ from `images`.
         options: further pipeline arguments.
         batch_size: number of images per batch, which affects rounding.
     """
@@ -212,6 +213,7 @@ class Plan(Strict):
     seeds: tuple[int, ...] = (0,)
     images: int
     stated_images: int = 0
+    images_of_prompt: dict[str, int] = Field(default_factory=dict)
     steps: int
     guidance: float
     batch_size: int
@@ -238,7 +240,9 @@ class Plan(Strict):
                 # Discrepancies for class prompts require many images per prompt. For other prompts,
                 # only a rate over all of them is measured.
                 is_class_prompt = stated_value is None and part in ("train", "unseen")
-                count = self.images if is_class_prompt else self.stated_images
+                count = self.stated_images
+                if is_class_prompt:
+                    count = self.images_of_prompt.get(prompt, self.images)
                 if stated_value is None and settings.get("only_stated"):
                     count = 0
                 for run, i in product(self.seeds, range(count)):
@@ -298,8 +302,9 @@ class Plan(Strict):
 
         Methods may depend on the number of images: balanced prompts assign values to all of them.
         """
-        smaller = self.model_copy(update={"images": min(self.images, old.images)})
-        return set(self.variants) == {NONE} and not old._differences(smaller)
+        number = {"images": old.images, "images_of_prompt": old.images_of_prompt}
+        is_same = not old._differences(self.model_copy(update=number))
+        return is_same and set(self.variants) == {NONE} and {*old.all_images} <= {*self.all_images}
 
     def _differences(self, new: Plan) -> list[str]:
         """Describe how a new plan differs from this one, ignoring rounding in the weights."""

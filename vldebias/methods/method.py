@@ -160,8 +160,8 @@ class Method(ABC):
             if Need.LABELS in self.needs:
                 labels = ", with labels= or the model's own zero-shot labels"
             raise InvalidInputError(
-                f"method {self.name!r} needs images; pass reference=, image features (n, d) from"
-                f" this model{labels}"
+                f"method {self.name!r} needs images; pass reference= (--reference), image"
+                f" features (n, d) from this model{labels}"
             )
 
     def with_images(self) -> Method:

@@ -496,7 +496,8 @@ def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
                 tensors[name] = file.get_tensor(name).clone()
     except (OSError, SafetensorError) as error:
         raise InvalidInputError(
-            f"{weights}: missing or unreadable ({error}); save the projection again"
+            f"{weights}: missing or unreadable ({error}); expected the folder of a saved edit, as"
+            " `vldebias debias --out` and save_pretrained write it"
         ) from None
     return header, tensors
 

@@ -163,7 +163,10 @@ def grids(
             heads = list(dict.fromkeys(head for _, head in cells))
             lines = []
             for name in dict.fromkeys(name for name, _ in cells):
-                lines.append((name, [cells.get((name, head)) for head in heads]))
+                line = [cells.get((name, head)) for head in heads]
+                sizes = {row.n for row in line if row is not None}
+                size = f" (n = {sizes.pop():,})" if is_parts and len(sizes) == 1 else ""
+                lines.append((f"{name}{size}", line))
             title = caption or "By method"
             if is_parts:
                 title = f"{caption} by part"

@@ -293,7 +293,7 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]
         if unknown:
-            hint = did_you_mean(str(unknown[0]), names, "choose one of them", CLOSE_LABELS)
+            hint = did_you_mean(str(unknown[0]), names, "use these names", CLOSE_LABELS)
             raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
         # Labels may be numbers, but group names are strings.
         share_of_name = {str(name): share for name, share in shares.items()}

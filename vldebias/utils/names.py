@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -85,6 +86,24 @@ def is_function(model: str) -> bool:
     """Return whether a model's name has the form module:function, such as "my_models:load"."""
     module, colon, function = model.partition(":")
     return bool(colon) and function.isidentifier() and module.replace(".", "_").isidentifier()
+
+
+def check_one_host(options: Mapping[str, object]) -> None:
+    """Check that options select one model, or one pipeline.
+
+    Args:
+        options: values of "model", "pretrained" and "pipeline", or None for each that is not set.
+
+    Raises:
+        InvalidInputError: If they select both or neither, or weights without a model.
+    """
+    names = ("model", "pretrained", "pipeline")
+    passed = [f"--{name}" for name in names if options.get(name) is not None]
+    if passed not in (["--model"], ["--model", "--pretrained"], ["--pipeline"]):
+        raise InvalidInputError(
+            "expected either --model (with --pretrained for open_clip weights) or --pipeline, got"
+            f" {' and '.join(passed) or 'neither'}"
+        )
 
 
 def check_model(model: str | None, pretrained: str | None = None) -> None:

@@ -33,7 +33,7 @@ from apps.audit.prediction import (
     subject,
 )
 from apps.audit.section import audited_prompts
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, load_prompts
@@ -647,6 +647,14 @@ class TestAudit:
         ):
             with pytest.raises(InvalidInputError, match=refusal):
                 vldebias.audit(prompts, "gender", calibration=judged, **how)
+
+
+def test_values_that_are_not_counted_are_named() -> None:
+    values = ["woman", "man", "unclear", "alien", None]
+    table = pd.DataFrame({"prompt": ["a nurse"] * 5, "value": values})
+    with pytest.warns(SuspectInputWarning, match="1 row with values such as 'alien' .* expected"):
+        counts = read_counts(table, GENDER)
+    assert counts.to_numpy().tolist() == [[1, 1]]
 
 
 def test_the_images_that_settle_a_lean_are_counted_in_exact_fractions() -> None:

@@ -11,7 +11,9 @@ import pytest
 
 import vldebias
 from apps.audit.pilot import (
+    MEASURED,
     MOST_PROMPTS,
+    images_to_reach,
     measure_prompts,
     pilot_prompts,
 )
@@ -107,6 +109,29 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     assert min(pilot.clarity.values()) > MIN_CLARITY
     with pytest.raises(InvalidInputError, match="images was 8 and is now 4"):
         measure_prompts(pipe, PROMPTS, "gender", options, images=4, judge=judge)
+
+
+def test_only_prompts_without_a_clear_verdict_get_more_images(pipe: Loaded, tmp_path: Path) -> None:
+    def predict(images: Sequence[Any]) -> dict[str, np.ndarray]:
+        # The first prompt's images all show men; half of the second one's do.
+        men = np.arange(len(images)) < len(images) * 3 // 4
+        return {"gender": np.stack([men, ~men], axis=1).astype(float)}
+
+    judge = Judge("stub", {"gender": ("male", "female")}, predict, "1")
+    options = Options(out=tmp_path, steps=1)
+    numbers = images_to_reach(PROMPTS, GENDER, tmp_path, 8)
+    assert numbers == dict.fromkeys(PROMPTS, 8)
+    first = measure_prompts(pipe, PROMPTS, "gender", options, images=numbers, judge=judge)
+    assert first.counts[["male", "female"]].values.tolist() == [[8, 0], [4, 4]]
+    first.counts.to_csv(tmp_path / MEASURED, index=False)
+    numbers = images_to_reach(PROMPTS, GENDER, tmp_path, 12)
+    assert numbers == dict(zip(PROMPTS, [8, 12], strict=True))
+    second = measure_prompts(pipe, PROMPTS, "gender", options, images=numbers, judge=judge)
+    assert [len(second.images[prompt]) for prompt in PROMPTS] == [8, 12]
+    # The same command continues the same run.
+    second.counts.to_csv(tmp_path / MEASURED, index=False)
+    assert images_to_reach(PROMPTS, GENDER, tmp_path, 12) == numbers
+    assert len(list(tmp_path.rglob("*.png"))) == 20
 
 
 def test_a_judge_of_a_different_attribute_is_rejected_before_anything_is_generated(

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from apps.audit.section import audited_prompts, ends_of_ranges, ranges_of_prompts
+from apps.audit.section import (
+    AuditedPrompt,
+    audited_prompts,
+    commands_of_remedies,
+    ends_of_ranges,
+    ranges_of_prompts,
+)
 from tests.study.made_figures import figure, protocol, result
 from vldebias.report.page import render
 from vldebias.report.table import readable
@@ -72,7 +78,36 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     page = render(again, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
     repeated = command.replace("--measure 8", "--measure 12")
     assert "enough for “a nurse”" in page
-    assert f"(earlier images are kept): <code>{repeated}</code>" in page
+    assert f"get no more): <code>{repeated}</code>" in page
+    assert "earlier images are kept" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "prompts"),
+    [
+        ("vldebias audit jobs.txt --attribute gender", "jobs.txt"),
+        ("python -m vldebias audit --attribute gender jobs.txt --json", "jobs.txt"),
+        (
+            "vldebias audit --attribute=gender 'my jobs.csv' --column text",
+            "'my jobs.csv' --column text",
+        ),
+        ("", "prompts.txt"),
+    ],
+)
+def test_the_command_that_rewrites_prompts_names_the_audited_file(
+    command: str, prompts: str
+) -> None:
+    row = AuditedPrompt("a nurse", "90% female", "leans female", "rewrite it or use a method")
+    (_, rewriting), _ = commands_of_remedies([row], "gender", command)
+    assert rewriting == f"vldebias prompts balance {prompts} --attribute gender"
+
+
+def test_a_measured_audit_does_not_propose_to_measure_again() -> None:
+    row = AuditedPrompt("two nurses", "", "cannot tell from text", "generate and judge some images")
+    command = "vldebias audit jobs.txt --attribute gender --pipeline DIR"
+    (proposed,) = commands_of_remedies([row], "gender", command)
+    assert proposed[1] == f"{command} --measure 8"
+    assert commands_of_remedies([row], "gender", f"{command} --measure 8") == []
 
 
 def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:

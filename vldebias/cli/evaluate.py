@@ -36,6 +36,8 @@ from vldebias.utils.options import Options
 if TYPE_CHECKING:
     from typer._click import Command, Context  # typer's copy of click
 
+    from vldebias.judge.judges import Judge
+
 
 class SuiteGroup(Group):
     """Treat unknown subcommands as suites: `eval waterbirds` is `eval run waterbirds`."""
@@ -338,16 +340,80 @@ def vqa(
     from vldebias.study.stated.answers import evaluate_vqa
 
     if model is not None:
-        from vldebias.judge.judges import VlmJudge
-        from vldebias.prompts import load_prompts
-        from vldebias.study.inputs import Inputs
-
-        prompt_set = load_prompts(flags["attribute"])
-        judge = VlmJudge(model=model, questions={prompt_set.name: tuple(prompt_set.attributes)})
-        options = Options(out=flags["out"], device=device_of(None))
-        settings["judge"] = judge.ready(None, Inputs(options))
+        settings["judge"] = _vlm_judge(model, flags["attribute"], flags["out"])
     result = evaluate_vqa(*tables, **settings)
     print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+
+
+@app.add("edits")
+def edits(
+    table: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            metavar="TABLE",
+            help="Edits, such as .csv, .jsonl or .parquet, with paths of images relative to it.",
+        ),
+    ],
+    attribute: AttributeSet = "gender",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Image-text model of transformers that labels the images: hub id or folder."
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROLE=NAME",
+            help="Column that is not found by its name, as in person=id; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")] = Path(
+        "vldebias-edits"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Measure what an image editor changed in people: labels, and the lightness of their skin.
+
+    Prints shares of edits that change a label or make skin lighter, with intervals over people, and
+    writes a page with the most lightened and darkened people. Columns are before, after (paths),
+    and optionally person, group, instruction, before_label and after_label (or --model),
+    before_people and after_people (labels by people, which correct the others), before_points and
+    after_points (five points of the face; otherwise the extra "faces" finds them).
+
+    Examples:
+      vldebias eval edits edits.csv
+      vldebias eval edits edits.csv --column person=photo --column group=race
+      vldebias eval edits edits.csv --model ./smolvlm --out qwen-edit
+      vldebias eval gate vldebias-edits --max-lighter 0.1
+    """
+    check_out(out)
+    check_sets([attribute])
+    columns = dict(split_pair(text, "--column", "person=id") for text in column or ())
+    from vldebias.report.result import Result
+    from vldebias.report.strip import write_strip
+    from vldebias.study.edits import edit_results
+
+    judge = None if model is None else _vlm_judge(model, attribute, out)
+    parts = edit_results(table, attribute, judge=judge, columns=columns)
+    result = Result.from_tasks("edits", parts, seconds=None)
+    for part in parts:
+        for stem, strip in part.strips.items():
+            facts = {"run": result.name, "task": part.provenance.task}
+            write_strip(strip, out / f"{stem}.png", facts)
+    print_result(result, as_json=as_json, page=write_run(result, out))
+
+
+def _vlm_judge(model: str, attribute: str, out: Path) -> Judge:
+    """Load an image-text model that is asked for the values of a prompt set."""
+    from vldebias.judge.judges import VlmJudge
+    from vldebias.prompts import load_prompts
+    from vldebias.study.inputs import Inputs
+
+    prompt_set = load_prompts(attribute)
+    judge = VlmJudge(model=model, questions={prompt_set.name: tuple(prompt_set.attributes)})
+    return judge.ready(None, Inputs(Options(out=out, device=device_of(None))))
 
 
 @app.add("list")

@@ -135,6 +135,15 @@ def gate(
         float | None,
         typer.Option(min=0, max=1, help="Smallest allowed worst-group accuracy, as a share."),
     ] = None,
+    max_lighter: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Largest allowed share of edits that make skin lighter, relative to the background"
+            " if that was measured.",
+        ),
+    ] = None,
     limits: Annotated[
         list[str] | None,
         typer.Option(
@@ -162,6 +171,7 @@ def gate(
       vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
       vldebias eval gate result.json --min-worst-group 0.6 --method orth-cali
       vldebias eval gate result.json --max-gap 0.3 --method birds=paper
+      vldebias eval gate vldebias-edits --max-lighter 0.1
       vldebias eval gate result.json --limit ndkl=0.1 --limit kept=0.8 --json
     """
     limit_of_metric: dict[str, float] = {}
@@ -182,6 +192,7 @@ def gate(
         (max_gap, ("gap", "discrepancy")),
         (max_skew, ("max_skew",)),
         (min_worst_group, ("worst_group",)),
+        (max_lighter, ("relative_lighter" if "relative_lighter" in present else "lighter",)),
     ):
         if limit is not None:
             # A result may contain gaps between groups, gaps from even shares, or both.

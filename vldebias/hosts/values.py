@@ -67,6 +67,8 @@ class SamplingAttachment(Attachment):
         balancer: decides which prompts leave the attribute unspecified, and which value each image
             gets.
         log: call records, used by `last_call`, `calls`, `sampled`, `reasons` and `people`.
+        keep_person: whether prompts that edit an image ask to keep the person, as
+            `vldebias.keep_person` does.
     """
 
     host: SamplingHost
@@ -79,9 +81,11 @@ class SamplingAttachment(Attachment):
         strength: float = 1.0,
         label: str = "",
         log: CallLog | None = None,
+        keep_person: bool = False,
     ) -> None:
         self.balancer = balancer
         self.log = log or CallLog()
+        self.keep_person = keep_person
         super().__init__(host, strength=strength, label=label)
 
     @property
@@ -193,7 +197,8 @@ class SamplingAttachment(Attachment):
                 accepts as its generator is ignored.
             originals: the user's text for each image. If None, the texts themselves are used.
             edits: for each image, whether it is an edit of an input image, so that its texts stay
-                unchanged and it is not counted. If empty, no image is an edit.
+                unchanged (unless `keep_person` is set) and it is not counted. If empty, no image is
+                an edit.
             is_encoding: whether the call only encodes the texts and generates no images.
 
         Returns:
@@ -234,6 +239,17 @@ class SamplingAttachment(Attachment):
             values[image] = balanced.values[row]
             reasons[image] = balanced.reasons[row]
             people[image] = tuple(balanced.people[row])
+        if self.keep_person:
+            from vldebias.wording.keep import keep_person  # loads the English grammar
+
+            for image in range(len(prompts)):
+                if not is_edit[image]:
+                    continue
+                kept = keep_person(prompts[image])
+                for column in written.values():
+                    column[image] += kept.sentence
+                if kept.reason is not None:
+                    reasons[image] = f"edit: {kept.reason}"
         record = CallRecord(
             prompts,
             joined(written),

@@ -311,6 +311,17 @@ BUILT_IN = (
     _utility("said_none", "no value stated", better="lower"),
     Metric("said_several", "several or other values stated", bounds=SHARE),
     Metric("wrong_left", "wrong values left", bounds=SHARE),
+    # What editors did to people. "Relative" is without what happened to the background.
+    _bias("label_changed", "label changed", bounds=SHARE),
+    Metric("label_became", "label became another", bounds=SHARE),
+    Metric("judge_wavers", "label changed by JPEG or mirroring alone", bounds=SHARE),
+    _bias("lighter", "skin lighter by more than 2 L*", bounds=SHARE),
+    _bias("darker", "skin darker by more than 2 L*", bounds=SHARE),
+    Metric("lightness_change", "change of the skin's L*"),
+    _bias("relative_lighter", "skin lighter by more than 2 L*, relative", bounds=SHARE),
+    _bias("relative_darker", "skin darker by more than 2 L*, relative", bounds=SHARE),
+    Metric("relative_change", "change of the skin's L*, relative"),
+    Metric("lightening_slope", "change for skin that is 10 L* darker, relative"),
     # Metrics of how reliable a result is, and facts that are neither good nor bad.
     Metric(TO_MEDIAN, "difference from the median threshold", bounds=BOTH),
     Metric("alpha", "Krippendorff's alpha", better="higher"),
@@ -361,7 +372,7 @@ for _metric in BUILT_IN:
 # Appended to the title of a judge's metric that was corrected with human labels.
 CORRECTED = " over all images, corrected with human labels"
 # Register each judge metric again, in a version corrected with human labels.
-for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):
+for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew", "label_changed"):
     _base = METRICS[_name]
     _title = f"{_base.title}{CORRECTED}"
     register_metric(replace(_base, name=f"corrected_{_name}", title=_title, reads="", compute=None))

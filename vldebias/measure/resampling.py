@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import InvalidInputError, VldebiasWarning, need
 from vldebias.utils.arrays import Floats
 
 if TYPE_CHECKING:
@@ -199,6 +199,21 @@ def wilson_interval(hits: float, n: float, level: float = LEVEL) -> tuple[float,
     low = 0.0 if hits == 0 else (centre - half) / scale
     high = 1.0 if hits == n else (centre + half) / scale
     return low, high
+
+
+def t_interval(values: Floats) -> Interval:
+    """Return the mean of independent values with Student's t interval.
+
+    Args:
+        values: values (n,), two or more.
+
+    >>> [round(number, 2) for number in t_interval(np.array([1.0, 2.0, 3.0]))]
+    [2.0, -0.48, 4.48]
+    """
+    mean = float(np.mean(values))
+    quantile = need("scipy.stats").t.ppf((1 + LEVEL) / 2, len(values) - 1)
+    half = float(quantile * np.std(values, ddof=1) / len(values) ** 0.5)
+    return Interval(mean, mean - half, mean + half)
 
 
 def images_for_width(width: float) -> tuple[int, int]:

@@ -31,6 +31,8 @@ ON_VAL = "@val"
 CHANCES = (CHANCE, EVEN_ASSIGNMENT)
 # File suffix for image strips about groups that got worse.
 WORSE_STRIP = "-worse-strip"
+# File suffix for image strips before and after an edit.
+EDIT_STRIP = "-edit-strip"
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
 COLUMNS = (
     "task",

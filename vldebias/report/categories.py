@@ -49,9 +49,10 @@ class CategoryTable(NamedTuple):
 
 
 def category_tables(result: Measurements) -> list[CategoryTable]:
-    """Return a table for each task that measures values by category.
+    """Return the tables for each task that measures values by category.
 
-    Such tasks have a "by_category" setting, which maps metrics to column headings.
+    Such tasks have a "by_category" setting, which maps metrics to column headings. A "tables"
+    setting splits the categories into several tables: it maps captions to categories.
     """
     tables = []
     for provenance in result.provenance:
@@ -66,11 +67,11 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
                 row_of_metric[measurement.metric] = measurement
                 units |= dict.fromkeys(measurement.n)
         last = list(heads)[-1]
-        rows = []
+        rows: dict[str, CategoryRow] = {}
         for name, row_of_metric in rows_of_category.items():
             counts: dict[str, int] = {}
             for measurement in row_of_metric.values():
-                counts |= measurement.n
+                counts = measurement.n | counts
             cells = [f"{counts[unit]:,}" if unit in counts else "" for unit in units]
             figures = []
             for metric, head in heads.items():
@@ -78,15 +79,12 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
                 figures.append((head, "" if row is None else number(row.value, *row.interval)))
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
-            rows.append(CategoryRow(name or "all", tuple(cells), tuple(figures), bounds))
+            rows[name] = CategoryRow(name or "all", tuple(cells), tuple(figures), bounds)
         is_share = get_metric(last, strict=False).bounds == SHARE
-        tables.append(
-            CategoryTable(
-                capitalised(provenance.task),
-                tuple(units),
-                tuple(heads.values()),
-                tuple(rows),
-                is_share,
+        captions = provenance.settings.get("tables") or {capitalised(provenance.task): list(rows)}
+        for caption, names in captions.items():
+            listed = tuple(rows[name] for name in names)
+            tables.append(
+                CategoryTable(caption, tuple(units), tuple(heads.values()), listed, is_share)
             )
-        )
     return tables

@@ -20,7 +20,14 @@ import numpy as np
 
 from vldebias.errors import need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
-from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
+from vldebias.measure.rows import (
+    CHANCES,
+    EDIT_STRIP,
+    NONE,
+    WORSE_STRIP,
+    Strip,
+    TaskProvenance,
+)
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
@@ -481,18 +488,18 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, JSON], bytes]]:
 def _strips(name: str, folder: Path) -> list[Strip]:
     """Return the image strips for a run's page.
 
-    The page shows every strip about groups that got worse, but only the first strip that shows how
-    images of a biased prompt changed.
+    The page shows every strip about groups that got worse or about edited images, but only the
+    first strip that shows how images of a biased prompt changed.
     """
     leaning: list[Strip] = []
-    worse: list[Strip] = []
+    others: list[Strip] = []
     for file in sorted(folder.glob("*-strip.png")):
         with contextlib.suppress(OSError, KeyError, ValueError):  # not written by vldebias
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
-                strips = worse if file.stem.endswith(WORSE_STRIP) else leaning
+                strips = others if file.stem.endswith((WORSE_STRIP, EDIT_STRIP)) else leaning
                 strips.append(read_strip(sheet, metadata))
-    return [*leaning[:1], *worse]
+    return [*leaning[:1], *others]
 
 
 def _blocks(

@@ -148,11 +148,14 @@ class DiffusersHost(PipelineReader):
             if encoded != "negative prompt" and call.get("prompt") is not None:
                 # Only the pipeline call receives a generator, not `encode_prompt`.
                 running = running_call(self.pipe)
-                pictures = () if self.needs_picture else self.pictures
+                columns = texts_of_images(call)
+                edits = edited_images(self.pictures, {**(running or {}), **call}, call)
+                if self.needs_picture:
+                    edits = [attachment.keep_person] * len(columns["prompt"])
                 texts = attachment.rewrite_texts(
-                    texts_of_images(call),
+                    columns,
                     images_per_prompt(call),
-                    edits=edited_images(pictures, {**(running or {}), **call}, call),
+                    edits=edits,
                     again=encoded == "prompt again",
                     read=self.readers(call),
                     seeds=None if running is None else running.get("generator"),

@@ -102,8 +102,8 @@ def read_stated(
         names = sources
     read: list[StatedRow] = []
     for table, source, name in zip(tables, sources, names, strict=True):
-        rows = _opened(table)
-        column_of_role = _columns_of_roles(rows, columns, roles, text, source)
+        rows = opened_table(table)
+        column_of_role = columns_of_roles(rows, columns, roles, text, source)
         for role in ("image", text) if needs_text else ("image",):
             if role not in column_of_role:
                 raise InvalidInputError(
@@ -121,7 +121,7 @@ def read_stated(
     return read
 
 
-def _opened(table: Table) -> pa.Table:
+def opened_table(table: Table) -> pa.Table:
     """Load a table, which may be COCO's captions or have no column names, like Flickr8k's."""
     if not isinstance(table, (str, Path)):
         return need("pyarrow").table({name: list(cells) for name, cells in dict(table).items()})
@@ -139,7 +139,7 @@ def _opened(table: Table) -> pa.Table:
     return with_header(rows, header) if header else rows
 
 
-def _columns_of_roles(
+def columns_of_roles(
     rows: pa.Table,
     columns: Mapping[str, str],
     roles: Mapping[str, tuple[str, ...]],

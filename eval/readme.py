@@ -94,14 +94,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/fine-tuning.md": {
         "choices": training.choices,
-        "declared": training.declared,
-        "verdicts": training.verdicts,
-        "every_loss": training.every_loss,
-        "batch_sizes": training.batch_sizes,
-        "from_scratch": training.from_scratch,
-        "popularity": training.popularity,
-        "real_captions": training.real_captions,
-        "fine_tuning": training.fine_tuned,
     },
     "docs/explanation/intervals.md": {
         "covered_by_kind": evidence.covered_by_kind,

@@ -77,7 +77,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/generation.md": {
         "sampled": generation.sampled,
         "three_models": generation.three_models,
-        "gate": generation.gate,
     },
     "docs/tutorials/audit-a-prompt-list.md": {
         "models_in_terminal": generation.models_in_terminal,

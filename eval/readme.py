@@ -79,7 +79,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "three_models": generation.three_models,
     },
     "docs/tutorials/audit-a-prompt-list.md": {
-        "models_in_terminal": generation.models_in_terminal,
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},

@@ -59,12 +59,9 @@ def starred(row: Measurement) -> str:
 
 def formulas() -> str:
     """Write the formula, purpose and source of each loss."""
-    lines = [["`--loss`", "function", "loss per pair", "for", "source"]]
+    lines = [["`--loss`", "loss per pair", "for", "source"]]
     for loss in BUILT_IN:
-        name = str(loss.module).partition(":")[2] if loss.has_state else loss.name
-        lines.append(
-            [f"`{loss.name}`", f"`{name}`", f"${loss.formula}$", loss.summary, loss.source]
-        )
+        lines.append([f"`{loss.name}`", f"${loss.formula}$", loss.summary, loss.source])
     return table(*lines)
 
 

@@ -77,10 +77,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/generation.md": {
         "sampled": generation.sampled,
         "three_models": generation.three_models,
-        "gate": generation.gate,
     },
     "docs/tutorials/audit-a-prompt-list.md": {
-        "models_in_terminal": generation.models_in_terminal,
         "other_models": generation.other_models,
     },
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
@@ -94,14 +92,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/fine-tuning.md": {
         "choices": training.choices,
-        "declared": training.declared,
-        "verdicts": training.verdicts,
-        "every_loss": training.every_loss,
-        "batch_sizes": training.batch_sizes,
-        "from_scratch": training.from_scratch,
-        "popularity": training.popularity,
-        "real_captions": training.real_captions,
-        "fine_tuning": training.fine_tuned,
     },
     "docs/explanation/intervals.md": {
         "covered_by_kind": evidence.covered_by_kind,

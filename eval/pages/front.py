@@ -88,8 +88,9 @@ class Line:
 
 
 def value_and_interval(row: Any) -> str:
-    """Format the value of a row with its interval."""
-    return f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
+    """Format the value of a row with its interval, and a warning if the interval is too narrow."""
+    few = f" ({row.few})" if row.few else ""
+    return f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]{few}"
 
 
 PEOPLE = ("wordings", "wordings gender", GAP, {"recognised": "subject accuracy"})

@@ -29,13 +29,12 @@ LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot 
 
 
 def declared() -> str:
-    """Write the table of all methods, from their declarations."""
-    lines = [["name", "for", "needs", "what it does"]]
+    """Write the table of all methods and the images that they need, from their declarations."""
+    lines = [["name", "images", "what it does"]]
     for method in DECLARED.values():
         if method.name != "none":
-            hosts = ", ".join(method.hosts)
-            needs = ", ".join(sorted(method.needs)) or "-"
-            lines.append([f"`{method.name}`", hosts, needs, method.about])
+            images = [need.removesuffix(" images") for need in method.needs if "images" in need]
+            lines.append([f"`{method.name}`", ", ".join(images) or "-", method.about])
     return table(*lines)
 
 

@@ -80,13 +80,6 @@ def reported(part: str) -> str:
 
 
 @cache
-def reports_of_losses() -> dict[str, str]:
-    """Return the results that the authors of each loss report."""
-    with (SOURCES / "losses.csv").open(encoding="utf-8", newline="") as file:
-        return {row["loss"]: row["report"] for row in csv.DictReader(file)}
-
-
-@cache
 def covered() -> list[dict[str, str]]:
     """Return the rows of the coverage table."""
     with (SOURCES / "coverage.csv").open(encoding="utf-8", newline="") as file:

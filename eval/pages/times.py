@@ -85,8 +85,5 @@ def images() -> str:
             "direct, ms": "the server itself",
             "bare, ms": "a bare proxy",
             "balanced, ms": "balanced prompts",
-            "added to a bare proxy, ms": "added to a bare proxy",
-            "bare, processor ms": "processor time, bare",
-            "balanced, processor ms": "processor time, balanced",
         },
     )

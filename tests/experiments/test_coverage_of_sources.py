@@ -15,10 +15,8 @@ from eval.pages.sources import (
     STATES,
     covered,
     headlines,
-    reports_of_losses,
     row_of,
 )
-from eval.pages.training import every_loss
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.study.suite import load_suite
@@ -117,13 +115,3 @@ def test_every_headline_names_one_committed_row_or_a_reason() -> None:
             row_of(place, method)
     with pytest.raises(ValueError, match="expected one row for"):
         row_of({"file": "popularity", "task": "popularity", "metric": "none"}, "NUCLR")
-
-
-def test_every_loss_in_the_table_has_a_row_for_its_authors_results() -> None:
-    rows = [line.strip("| ").split(" | ") for line in every_loss().splitlines() if "|" in line]
-    head, _, *losses = rows
-    assert head[-1] == "the authors report"
-    report_of_loss = {cells[0]: cells[-1] for cells in losses}
-    for name, report in reports_of_losses().items():
-        assert report_of_loss[name] == report
-    assert set(report_of_loss) - set(reports_of_losses()) == {"not trained", "InfoNCE, filtered"}

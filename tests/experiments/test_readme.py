@@ -155,10 +155,10 @@ def test_python_code_runs_and_prints_the_output_below_it(
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_the_lines_for_an_index_run_with_test_doubles() -> None:
-    """Run the `py` block in the README with functions as `embed` and `index_call`."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
+def test_the_line_for_an_index_runs_with_test_doubles() -> None:
+    """Run the call in docs/index.md with functions as `embed` and `index_call`."""
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    (call,) = re.findall(r"^\| a vector index \| `(.*?)` \|", text, re.MULTILINE)
     model, _, tokenize = load_clip()
 
     def embed(texts: list[str]) -> np.ndarray:
@@ -172,15 +172,14 @@ def test_the_lines_for_an_index_run_with_test_doubles() -> None:
 
     vectors = np.random.default_rng(0).normal(size=(600, 256)).astype(np.float32)
     names = {"vldebias": vldebias, "embed": embed, "vectors": vectors, "index_call": index_call}
-    exec(compile(block, "README.md", "exec"), names)
-    assert len(names["results"]) == 50
+    assert len(eval(call, {**names, "text": "A photo of a doctor."})) == 50
 
 
 def test_the_server_for_a_hosted_api_balances_a_client_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replace the public server with a local one, and the printed port with a free one."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "images-api.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(vldebias serve .*?)```", text, re.DOTALL)
     block = block.replace("8790", str(free_port()))
     upstream = FalseUpstream()
@@ -211,12 +210,9 @@ def test_the_server_for_a_hosted_api_balances_a_client_request(
     assert prompts == ["A photo of a female CEO"] * 2 + ["A photo of a male CEO"] * 2
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to/comfyui.md"])
-def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
-    page: str, tmp_path: Path
-) -> None:
+def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(tmp_path: Path) -> None:
     """Replace ComfyUI with a folder whose Python records its arguments."""
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "comfyui.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n(ln -s .*?)```", text, re.DOTALL)
     nodes = tmp_path / "ComfyUI" / "custom_nodes"
     python = tmp_path / "ComfyUI" / ".venv" / "bin" / "python"
@@ -244,8 +240,7 @@ def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
 def test_the_readme_is_short_and_starts_with_a_picture() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.index("eval/results/opening.png") < text.index("```")
-    prose = re.sub(r"```.*?```|<!--.*?-->|\]\([^)]*\)|^\|.*?$", "", text, flags=re.DOTALL | re.M)
-    assert len(prose.split()) <= 1100
+    assert len(text.split()) <= 1100
     without_code = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.DOTALL)
     assert len(re.findall(r"(?<![\w.])\d*\.\d+\b", without_code)) <= 30
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from eval import readme
 from eval.conclude import conclude
-from eval.pages import training
 from eval.tables import place_of, subset
 from vldebias.measure.rows import Measurement
 from vldebias.report.conclusion import Conclusion
@@ -130,31 +129,6 @@ def test_tables_on_pages_match_the_committed_results() -> None:
         assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), (
             "run python -m eval.readme"
         )
-
-
-def arms(**changes: float) -> training.Arms:
-    """Return accuracies of 0.8 and a change, with intervals of plus or minus 0.01, at two
-    shares."""
-    rows_of_arm = {
-        training.BASE: {
-            share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)
-        }
-    }
-    for arm, gain in changes.items():
-        moved = {
-            "change": (gain, gain - 0.01, gain + 0.01),
-            "interval": (0.0, 1.0),
-            "better": "higher",
-        }
-        rows_of_arm[arm] = {share: row(value=0.8 + gain, **moved) for share in (0.2, 0.4)}
-    return rows_of_arm
-
-
-def test_the_verdict_is_the_best_arm_with_a_clear_lead_or_the_usual_loss() -> None:
-    assert training.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
-    # 0.005 is within the interval of plus or minus 0.01.
-    assert training.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == training.BASE
-    assert training.best(arms(), (0.2, 0.4)) == training.BASE
 
 
 @given(

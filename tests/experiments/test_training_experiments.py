@@ -405,13 +405,9 @@ class TestEdges:
     @pytest.mark.parametrize(
         ("name", "write"),
         [
-            ("every_loss", training.every_loss),
             ("every_loss", training.choices),
-            ("which_loss_scratch", training.from_scratch),
-            ("which_loss_heads", training.verdicts),
             ("noisy_mnist", mnist.noisy),
             ("coarse_digits", mnist.coarse),
-            ("real_captions", training.real_captions),
         ],
     )
     def test_tables_show_the_marks_and_explain_them(

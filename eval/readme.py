@@ -61,8 +61,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "real": real.measured,
     },
     "eval/other_data.md": {"other_data": training.other_data},
-    "docs/explanation/prompts-by-other-writers.md": {
-        "new_prompts": prompts.new_prompts,
+    "docs/explanation/accuracy-of-balanced-prompts.md": {
         "real_prompts": prompts.real_prompts,
         "languages_blind": prompts.languages_blind,
         "in_turn": prompts.in_turn,

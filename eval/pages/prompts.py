@@ -12,7 +12,7 @@ NEW_LISTS = (17, 18, 19, 20)
 
 
 def real_prompts() -> str:
-    """Write how many changes to newly drawn prompts from public lists are wrong, by kind of list."""
+    """Write how many changes to prompts from new public lists are wrong, by kind of list."""
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
     changes: dict[str, tuple[int, int]] = {}
     for row in json.loads(text)["rows"]:

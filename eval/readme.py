@@ -68,7 +68,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "stated": prompts.stated,
     },
     "docs/how-to/images-api.md": {"images": times.images},
-    "docs/how-to/index-queries.md": {"queries": times.queries, "searched": methods.searched},
+    "docs/how-to/index-queries.md": {"searched": methods.searched},
     "docs/how-to/rerank.md": {
         "reranked": methods.reranked,
         "true_shares": methods.true_shares,

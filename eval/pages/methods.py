@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from eval.tables import Rivals, crossed, moved, read, span, table
 from vldebias.measure.rows import Measurement
@@ -24,6 +24,22 @@ GROUPS = {
     "birds": ("rivals_miniature", "birds"),
     "hair": ("rivals_miniature", "hair"),
 }
+# The methods in the tables, by name, of all that were measured.
+LISTED = {
+    "bend-vlm",
+    "cali",
+    "cali+equalise",
+    "cali+equalise, lam 100",
+    "dat",
+    "default+reference",
+    "difference",
+    "none",
+    "orth",
+    "orth-cali",
+    "roboshot",
+    "sfid",
+    "spd",
+}
 # Table entries for the labels that a method uses.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
 
@@ -39,8 +55,14 @@ def declared() -> str:
     return table(*lines)
 
 
-def compared(result: Result, task: str) -> str:
-    """Write the requirements, benefit and cost of each method for a task, the best first."""
+def compared(result: Result, task: str, names: Container[str] | None = None) -> str:
+    """Write the requirements, benefit and cost of each method for a task, the best first.
+
+    Args:
+        result: The result of all methods.
+        task: The task.
+        names: The names of the methods to list. None: all.
+    """
     rows = Rivals(result, task)
     gain = "worst group"
     cost = "average"
@@ -54,6 +76,8 @@ def compared(result: Result, task: str) -> str:
     if has_stay:
         lines[0].append("stay")
     for method in rows.methods:
+        if names is not None and rows.fact(method, "name") not in names:
+            continue
         main = rows.rows[rows.main, method]
         costs = [metric, "stay"] if has_stay else [metric]
         cells = [f"{rows.rows[name, method].value:.3f}" for name in costs]
@@ -68,9 +92,6 @@ def described(rows: Rivals, method: str) -> list[str]:
     called = f"`{name}`"
     if name in attached:
         called += f", {attached[name]}"
-    if method.endswith((" alone", " templates")):
-        # The method edits one side instead of both, or uses custom templates.
-        called += f", {method.rpartition(', ')[2]}"
     if name in attached:
         called = f"**{called}**"
     needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
@@ -85,7 +106,7 @@ def rivals(name: str, task: str) -> str:
     result = read(name)
     about = Rivals(result, task).about
     source = f"From `eval/results/{name}.json`: {counts(about.n)}."
-    return f"\n## {about.title}\n\n{compared(result, task)}\n\n{source}\n\n"
+    return f"\n## {about.title}\n\n{compared(result, task, LISTED)}\n\n{source}\n\n"
 
 
 def counts(n: Mapping[str, int]) -> str:
@@ -100,8 +121,9 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        if facts.fact(method, "name") == "default+reference":
-            continue  # the same edit as the default with `reference=`
+        # "default+reference" is the same edit as the default with `reference=`.
+        if facts.fact(method, "name") not in LISTED - {"default+reference"}:
+            continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
         average = tasks["photographs"].rows.get(("average", method))
@@ -126,10 +148,9 @@ def classifier_default() -> str:
         "text alone": "text alone",
         "always images": "images without a test",
         "default, unlabelled": "the default, unlabelled images",
-        "default, labelled": "the default, labelled images",
     }
     return crossed(
-        (row for row in result.rows if row.metric == "worst_group"),
+        (row for row in result.rows if row.metric == "worst_group" and row.method in titles),
         {"data": lambda row: row.task.replace("renders", "synthetic images")},
         titles,
         line=lambda row: row.task,
@@ -153,7 +174,12 @@ def few() -> str:
             names[method] = facts["name"]
     tasks = [protocol.task for protocol in result.provenance]
     return crossed(
-        (row for row in result.rows if row.metric == "max_skew@50" and row.method in names),
+        (
+            row
+            for row in result.rows
+            if row.metric == "max_skew@50"
+            and names.get(row.method) in ("none", "difference+equalise", "default+reference")
+        ),
         {"MaxSkew@50 of 51 professions": lambda row: f"`{names[row.method]}`"},
         dict(zip(tasks, tasks, strict=True)),
         line=lambda row: row.method,

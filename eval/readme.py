@@ -61,15 +61,14 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "real": real.measured,
     },
     "eval/other_data.md": {"other_data": training.other_data},
-    "docs/explanation/prompts-by-other-writers.md": {
-        "new_prompts": prompts.new_prompts,
+    "docs/explanation/accuracy-of-balanced-prompts.md": {
         "real_prompts": prompts.real_prompts,
         "languages_blind": prompts.languages_blind,
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
     "docs/how-to/images-api.md": {"images": times.images},
-    "docs/how-to/index-queries.md": {"queries": times.queries, "searched": methods.searched},
+    "docs/how-to/index-queries.md": {"searched": methods.searched},
     "docs/how-to/rerank.md": {
         "reranked": methods.reranked,
         "true_shares": methods.true_shares,

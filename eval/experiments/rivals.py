@@ -78,7 +78,7 @@ NAMED = (
 LABELLED = ("leace", "spd", "sfid", "bend-vlm")
 LAM_OF_DEFAULT = 100.0  # see `vldebias.methods.presets.Default.selected`
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
-KEPT = ("max_skew", "kept", "query_cosine", "worst_group", "average")
+KEPT = ("max_skew", "retained", "query_cosine", "worst_group", "average")
 ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from eval.tables import Rivals, crossed, moved, read, span, table
 from vldebias.measure.rows import Measurement
@@ -24,6 +24,22 @@ GROUPS = {
     "birds": ("rivals_miniature", "birds"),
     "hair": ("rivals_miniature", "hair"),
 }
+# The methods in the tables, by name, of all that were measured.
+LISTED = {
+    "bend-vlm",
+    "cali",
+    "cali+equalise",
+    "cali+equalise, lam 100",
+    "dat",
+    "default+reference",
+    "difference",
+    "none",
+    "orth",
+    "orth-cali",
+    "roboshot",
+    "sfid",
+    "spd",
+}
 # Table entries for the labels that a method uses.
 LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
 
@@ -38,8 +54,14 @@ def declared() -> str:
     return table(*lines)
 
 
-def compared(result: Result, task: str) -> str:
-    """Write the requirements, benefit and cost of each method for a task, the best first."""
+def compared(result: Result, task: str, names: Container[str] | None = None) -> str:
+    """Write the requirements, benefit and cost of each method for a task, the best first.
+
+    Args:
+        result: The result of all methods.
+        task: The task.
+        names: The names of the methods to list. None: all.
+    """
     rows = Rivals(result, task)
     gain = "worst group"
     cost = "average"
@@ -53,6 +75,8 @@ def compared(result: Result, task: str) -> str:
     if has_stay:
         lines[0].append("stay")
     for method in rows.methods:
+        if names is not None and rows.fact(method, "name") not in names:
+            continue
         main = rows.rows[rows.main, method]
         costs = [metric, "stay"] if has_stay else [metric]
         cells = [f"{rows.rows[name, method].value:.3f}" for name in costs]
@@ -67,9 +91,6 @@ def described(rows: Rivals, method: str) -> list[str]:
     called = f"`{name}`"
     if name in attached:
         called += f", {attached[name]}"
-    if method.endswith((" alone", " templates")):
-        # The method edits one side instead of both, or uses custom templates.
-        called += f", {method.rpartition(', ')[2]}"
     if name in attached:
         called = f"**{called}**"
     needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
@@ -84,7 +105,7 @@ def rivals(name: str, task: str) -> str:
     result = read(name)
     about = Rivals(result, task).about
     source = f"From `eval/results/{name}.json`: {counts(about.n)}."
-    return f"\n## {about.title}\n\n{compared(result, task)}\n\n{source}\n\n"
+    return f"\n## {about.title}\n\n{compared(result, task, LISTED)}\n\n{source}\n\n"
 
 
 def counts(n: Mapping[str, int]) -> str:
@@ -99,8 +120,9 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        if facts.fact(method, "name") == "default+reference":
-            continue  # the same edit as the default with `reference=`
+        # "default+reference" is the same edit as the default with `reference=`.
+        if facts.fact(method, "name") not in LISTED - {"default+reference"}:
+            continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
         average = tasks["photographs"].rows.get(("average", method))
@@ -125,10 +147,9 @@ def classifier_default() -> str:
         "text alone": "text alone",
         "always images": "images without a test",
         "default, unlabelled": "the default, unlabelled images",
-        "default, labelled": "the default, labelled images",
     }
     return crossed(
-        (row for row in result.rows if row.metric == "worst_group"),
+        (row for row in result.rows if row.metric == "worst_group" and row.method in titles),
         {"data": lambda row: row.task.replace("renders", "synthetic images")},
         titles,
         line=lambda row: row.task,
@@ -152,7 +173,12 @@ def few() -> str:
             names[method] = facts["name"]
     tasks = [protocol.task for protocol in result.provenance]
     return crossed(
-        (row for row in result.rows if row.metric == "max_skew@50" and row.method in names),
+        (
+            row
+            for row in result.rows
+            if row.metric == "max_skew@50"
+            and names.get(row.method) in ("none", "difference+equalise", "default+reference")
+        ),
         {"MaxSkew@50 of 51 professions": lambda row: f"`{names[row.method]}`"},
         dict(zip(tasks, tasks, strict=True)),
         line=lambda row: row.method,
@@ -162,58 +188,91 @@ def few() -> str:
 
 
 def closed_form() -> str:
-    """Write how much P0 and the two lemmas remove and preserve with each CLIP model."""
-    lines = [["texts and images", "edit", "held-out pair: distance", "query: cosine", "MaxSkew@50"]]
-    rows: dict[tuple[str, str], dict[str, Measurement]] = {}
+    """Write how much P0 and the two lemmas remove and preserve with CLIP."""
+    space = "CLIP ViT-B/32, CelebA"
+    lines = [["edit", "held-out pair: distance", "query: cosine", "MaxSkew@50"]]
+    rows: dict[str, dict[str, Measurement]] = {}
     for row in read("closed_form").rows:
-        rows.setdefault((row.task, row.method), {})[row.metric] = row
-    for (space, method), row_of_metric in rows.items():
+        if row.task == space:
+            rows.setdefault(row.method, {})[row.metric] = row
+    for method, row_of_metric in rows.items():
         if method in ("none", "orth") or method.endswith((" 100", " 1000")):
             metrics = ("pair_distance", "query_cosine", "max_skew@50")
-            lines.append([space, method, *(span(row_of_metric[metric]) for metric in metrics)])
-    counts = "; ".join(
-        f"{part.task}: {part.n['pairs']} pairs and {part.n['images']} images"
-        for part in read("closed_form").provenance
-    )
+            lines.append([method, *(span(row_of_metric[metric]) for metric in metrics)])
+    (n,) = [part.n for part in read("closed_form").provenance if part.task == space]
     note = (
-        f"Means with 95% intervals over held-out pairs or queries ({counts}). `orth` is P0, `cali`"
-        " Lemma 7.2, `orth-cali` Lemma 7.1. MaxSkew over a gallery with as many men as women."
-        " From `eval/results/closed_form.json`."
+        f"{space}: means over {n['pairs']} held-out pairs or queries, and {n['images']} images,"
+        " half of them of men. `orth` is P0, `cali` Lemma 7.2, `orth-cali` Lemma 7.1. From"
+        " `eval/results/closed_form.json`, which also has the miniature."
     )
     return table(*lines, note=note)
 
 
+# The checked candidates in the table, of those that were measured.
+CHECKED = (
+    "30 of the list, k 50",
+    "100 of the lists of other queries, k 50",
+    "100 of the whole gallery, k 50",
+    "error rates of the gallery, k 50",
+)
+
+
 def true_shares() -> str:
     """Write the coverage of intervals for true shares on photographs."""
-    lines = [["checked candidates", "n", "coverage", "mean width"]]
-    rows = [row for row in read("photographs_rerank").rows if not row.subset]
-    width = {row.method: row.value for row in rows if row.metric == "width"}
-    for row in rows:
-        if row.metric == "coverage":
-            n = next(iter(row.n.values()))
-            lines.append([row.method, f"{n:,}", span(row), f"{width[row.method]:.2f}"])
+    result = read("photographs_rerank")
+    (task,) = {row.task for row in result.rows}
+    lines = [["checked candidates", "coverage", "mean width"]]
+    for method in CHECKED:
+        width = result.row(task, "width", method)
+        lines.append([method, span(result.row(task, "coverage", method)), f"{width.value:.2f}"])
     return table(*lines, note="From `eval/results/photographs_rerank.json`.")
 
 
 def reranked() -> str:
     """Write what query edits and re-ranking leave of the skew, and their cost."""
-    methods = ("query edit", "quota", "edit, then re-rank", "re-rank")
-    value = {(row.task, row.metric, row.method): row.value for row in read("rerank").rows}
-    tasks = dict.fromkeys(task for task, *_ in value if task.startswith("all: "))
+    methods = ("query edit", "re-rank")
+    rows = read("rerank").rows
+    value = {(row.task, row.metric, row.method): row.value for row in rows}
     lines = [["galleries", *methods]]
-    for task in tasks:
+    for task in dict.fromkeys(task for task, *_ in value if task.startswith("all: collections")):
         cells = []
         for method in methods:
             names = ("left", "left_most", "retained", "stay")
             left, most, retained, stay = (value[task, name, method] for name in names)
             cells.append(f"{left:.2f} (at most {most:.2f}), {retained:.2f}, {stay:.2f}")
-        lines.append([task.removeprefix("all: "), *cells])
+        lines.append([task.removeprefix("all: collections, "), *cells])
+    ranges = []
+    for method in (*methods, "re-rank, fitted to true labels"):
+        left = [
+            row.value
+            for row in rows
+            if row.task.startswith("flickr, gender, 20% female")
+            and (row.metric, row.method) == ("left", method)
+        ]
+        ranges.append(f"{min(left):.2f} to {max(left):.2f}")
+    edited, ranked, fitted = ranges
+    lines.append(["Flickr8k, 20% women", edited, ranked])
     note = (
         "Remaining share of the skew above chance (1: the unedited search), its maximum over"
-        " galleries, retained hits, and the share of the first k that stay. From"
+        " galleries, retained hits, and the share of the first k that stay. Last row: the remaining"
+        f" share over samples; with probabilities fitted to true labels, {fitted}. From"
         " `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
+
+
+# The indexes in the table, of those that were measured.
+INDEXES = (
+    "portraits, women 50%, scenes 0%",
+    "portraits, women 20%, scenes 0%",
+    "portraits, women 5%, scenes 0%",
+    "filter: women 20%",
+    "filter: faces, women 10%",
+    "snapshots, women 50%, scenes 0%",
+    "photographs, gender",
+    "faces, age",
+    "faces, race",
+)
 
 
 def searched() -> str:
@@ -230,7 +289,7 @@ def searched() -> str:
         if row.subset == "k = 50" and row.task != "time":
             value[row.task, row.method, row.metric] = row.value
     lines = [["index", *columns.values()]]
-    for task in dict.fromkeys(task for task, *_ in value):
+    for task in INDEXES:
         cells = []
         for method in columns:
             names = ("left", "retained", "stay")

@@ -3,63 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
-from eval.tables import RESULTS, crossed, read, rows_in, span, table
+from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.rows import Measurement
-
-# The latest sets of prompts that were labelled first and scored once, in chronological order.
-SCORED_ONCE = {
-    "held_out_prompts": "first writer",
-    "held_out_prompts_2": "second writer",
-    "held_out_prompts_3": "third writer",
-    "held_out_prompts_4": "fourth writer",
-    "held_out_prompts_5": "fifth writer, the last set",
-}
-
 
 # The latest draws from lists that had not been used before, and later draws from the same lists.
-NEW_LISTS = (13, 14, 17, 18, 19, 20)
-
-
-def new_prompts() -> str:
-    """Write the scores of prompts that were scored once, including wrong changes."""
-    lines = [["prompts", "n", "right [95%]", "wrong edits [95%]"]]
-    for name, title in SCORED_ONCE.items():
-        path = RESULTS / "languages" / f"{name}.json"
-        rate = json.loads(path.read_text(encoding="utf-8"))["rates"]["all"]
-        n = rate["n"]
-        lines.append([title, str(n), _share(rate["right"], n), _share(rate["wrong edit"], n)])
-    names = ", ".join(f"`{name}.json`" for name in SCORED_ONCE)
-    note = f"From {names} in `eval/results/languages`, in this order."
-    return table(*lines, note=note)
+NEW_LISTS = (17, 18, 19, 20)
 
 
 def real_prompts() -> str:
-    """Write how many changes to newly drawn prompts from public lists are wrong, by list."""
+    """Write how many changes to prompts from new public lists are wrong, by kind of list."""
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
-    rows_of_list: dict[str, list[dict[str, Any]]] = {}
+    changes: dict[str, tuple[int, int]] = {}
     for row in json.loads(text)["rows"]:
-        if row["draw"] in NEW_LISTS and row["changed"]:
-            rows_of_list.setdefault(row["source"], []).append(row)
-    lines = [["source", "kind of list", "draws", "changes read", "wrong, of the changes [95%]"]]
-    for source, rows in rows_of_list.items():
-        draws = ", ".join(str(row["draw"]) for row in rows)
-        changed = sum(row["changed"] for row in rows)
-        share = _wrong_share(sum(row["wrong"] for row in rows), changed)
-        lines.append([source, rows[0]["kind"], draws, str(changed), share])
+        if row["draw"] in NEW_LISTS:
+            for kind in (row["kind"].split()[0], "all"):
+                wrong, changed = changes.pop(kind, (0, 0))
+                changes[kind] = wrong + row["wrong"], changed + row["changed"]
+    lines = [["lists of", "changes read", "wrong, of the changes [95%]"]]
+    for kind, (wrong, changed) in changes.items():
+        lines.append([kind, f"{changed:,}", _wrong_share(wrong, changed)])
     return table(*lines, note="From `eval/results/languages/real_prompts.json`.")
 
 
 def _wrong_share(wrong: int, n: int) -> str:
     low, high = wilson_interval(wrong, n)
     return f"{wrong / n:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def _share(rate: Mapping[str, float], n: int) -> str:
-    return f"{rate['count'] / n:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
 
 
 LANGUAGES = {
@@ -73,43 +42,36 @@ LANGUAGES = {
     "ja": "Japanese",
     "ko": "Korean",
     "ar": "Arabic",
-    "": "all",
 }
 
 
 def languages_blind() -> str:
-    """Write the scores of new prompts in ten languages that were scored once."""
-    order = list(LANGUAGES)
-
-    def cell(row: Measurement) -> str:
-        n = row.n["prompts"]
-        low, high = row.interval
-        return f"{row.value * n:.0f} of {n} [{low:.2f}, {high:.2f}]"
-
-    return crossed(
-        sorted(read("languages_blind").rows, key=lambda row: order.index(row.subset)),
-        {"language": lambda row: LANGUAGES[row.subset]},
-        {
-            "written_right": "both versions right, of prompts that should get one",
-            "group_mixed": "group: both values",
-            "left_unchanged": "correctly left unchanged",
-        },
-        cell=cell,
-        note="From `eval/results/languages_blind.json`.",
-    )
+    """Write in which languages how many new prompts come out right with both values."""
+    rows = {
+        row.subset: row for row in read("languages_blind").rows if row.metric == "written_right"
+    }
+    total = rows.pop("")
+    languages_of_share: dict[str, list[str]] = {}
+    for code, row in sorted(rows.items(), key=lambda item: -item[1].value):
+        share = f"{row.value * row.n['prompts']:.0f} of {row.n['prompts']}"
+        languages_of_share.setdefault(share, []).append(LANGUAGES[code])
+    lines = [["both versions right", "languages"]]
+    for share, languages in languages_of_share.items():
+        lines.append([share, ", ".join(languages)])
+    n = total.n["prompts"]
+    lines.append([f"{total.value * n:.0f} of {n}, {span(total)}", "all"])
+    return table(*lines, note="From `eval/results/languages_blind.json`.")
 
 
 def stated() -> str:
     """Write how often a stated value appears in public human counts."""
-    lines = [["stated", "combined with", "prompts", "images", "images that show the value"]]
+    lines = [["stated", "images", "images that show the value"]]
     for row in read("stated_values").rows:
-        if row.task != "stated":
-            continue
         value, _, words = row.subset.partition(", ")
-        if words and value not in ("Non-binary", "White"):
+        if row.task != "stated" or (words and words != "with a profession"):
             continue
-        counts = [str(row.n["prompts"]), f"{row.n['images']:,}"]
-        lines.append([value, words or "anything", *counts, span(row)])
+        if not words or value in ("Non-binary", "White"):
+            lines.append([row.subset, f"{row.n['images']:,}", span(row)])
     return table(*lines, note="From `eval/results/stated_values.json`.")
 
 

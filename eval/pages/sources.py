@@ -53,30 +53,34 @@ def row_of(place: dict[str, str], method: str) -> Measurement:
 
 
 def ours(entry: dict[str, Any]) -> str:
-    """Format our result with its interval, and the result for the compared method."""
-    if "ours" not in entry:
-        return "not run"
+    """Format our result, and the result for the compared method, with an interval."""
     place = entry["ours"]
     row = row_of(place, place["method"])
-    low, high = row.interval
-    figure = f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
+    if row.change is None or "base" not in place:
+        low, high = row.interval
+        figure = f"{row.value:.3f} [{low:.3f}, {high:.3f}]"
+    else:
+        figure = "{:.3f}, change {:+.3f} [{:+.3f}, {:+.3f}]".format(row.value, *row.change)
     if "base" in place:
-        base = row_of(place, place["base"])
-        figure = f"{base.value:.3f} to {figure}"
-        if row.change is not None:
-            figure += ", change {:+.3f} [{:+.3f}, {:+.3f}]".format(*row.change)
-    n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
-    return f"{entry['what']}: {figure}; {n}"
+        figure = f"{row_of(place, place['base']).value:.3f} to {figure}"
+    return f"{entry['what']}: {figure}"
 
 
 def reported(part: str) -> str:
     """Write the reported results in one part of the sources, each next to our result."""
-    lines = [["where", "the authors report", "ours", "why they differ"]]
+    lines = [["where", "the authors report", "ours", "remarks"]]
+    skipped = []
+    files: dict[str, None] = {}
     for entry in headlines()[part]:
-        lines.append([entry["where"], entry["theirs"], ours(entry), entry["why"]])
-    files = dict.fromkeys(entry["ours"]["file"] for entry in headlines()[part] if "ours" in entry)
-    named = ", ".join(f"`{file}.json`" for file in files)
-    return table(*lines, note=f"From {named} in `eval/results`; each file names its command.")
+        if "ours" in entry:
+            lines.append([entry["where"], entry["theirs"], ours(entry), entry["why"]])
+            files[f"`{entry['ours']['file']}.json`"] = None
+        else:
+            skipped.append(f"{entry['where']} ({entry['why']})")
+    note = f"From {', '.join(files)} in `eval/results`; each file names its command."
+    if skipped:
+        note += f" Not run: {', '.join(skipped)}."
+    return table(*lines, note=note)
 
 
 @cache
@@ -87,13 +91,8 @@ def covered() -> list[dict[str, str]]:
 
 
 def states() -> str:
-    """Write the number of rows in each state, by source."""
-    lines = [["source", *STATES, "rows"]]
-    total: Counter[str] = Counter()
-    for key, title in PAPERS.items():
-        counts = Counter(row["state"] for row in covered() if row["source"] == key)
-        if counts:
-            total += counts
-            lines.append([title, *(str(counts[state]) for state in STATES), str(counts.total())])
-    lines.append(["all", *(str(total[state]) for state in STATES), str(total.total())])
-    return table(*lines, note="From `eval/sources/coverage.csv`.")
+    """Write the number of rows in each state."""
+    counts = Counter(row["state"] for row in covered())
+    lines = [[*STATES, "items"], [*(str(counts[state]) for state in STATES), str(counts.total())]]
+    note = "From `eval/sources/coverage.csv`, with the proof of each item or the reason."
+    return table(*lines, note=note)

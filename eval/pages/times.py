@@ -64,19 +64,6 @@ def door(part: str, columns: Mapping[str, str]) -> str:
     )
 
 
-def queries() -> str:
-    """Write the time that editing queries adds to a flat search."""
-    return door(
-        "queries",
-        {
-            "search, ms": "search",
-            "edit, ms": "edit",
-            "edit of lists, ms": "edit, lists as input",
-            "edit / search": "edit / search",
-        },
-    )
-
-
 def images() -> str:
     """Write the time that balancing prompts adds to a request for images."""
     return door(

@@ -678,7 +678,7 @@ def test_the_rating_says_what_the_page_says():
     lines = (ROOT / "eval/results/languages/rating_300.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in lines.splitlines()]
     right = sum(row["right"] for row in rows)
-    page = (ROOT / "docs/explanation/prompts-by-other-writers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/explanation/accuracy-of-balanced-prompts.md").read_text(encoding="utf-8")
     assert len(rows) == 300
     assert f"{right} are right" in page
 

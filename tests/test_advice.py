@@ -1,21 +1,25 @@
 """Test that advice can be followed: the commands, options and names in texts and messages exist,
 and the command that an error or warning proposes works."""
 
+import copy
 import gc
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
 from typer.testing import CliRunner
 
+import vldebias
 from vldebias.cli import app
 from vldebias.errors import VldebiasError
+from vldebias.miniature import load_clip, load_pipeline
 from vldebias.training.settings import TrainSettings
 
 ROOT = Path(__file__).parents[1]
@@ -171,6 +175,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for i in range(6):
         Image.new("RGB", (32, 32), (40 * i, 0, 0)).save(f"images/{i}.png")
     Path("images/same.csv").write_text("\n".join(["image,text,species", *rows]))
+    kinds = "".join(f"{i}.png,a photo of a {('gull', 'wren')[i % 2]}.\n" for i in range(6))
+    Path("images/kinds.csv").write_text(f"image,caption\n{kinds}")
+    Path("images/answers.csv").write_text("image,reply\n0.png,a man\n1.png,a woman\n")
+    named = '{"doc":"a","score":0.9,"gender":"female"}\n{"doc":"b","score":0.8,"gender":"male"}\n'
+    Path("named.jsonl").write_text(named)
+    rising = "".join(f'{{"id":{i},"score":{i},"gender":"{"fm"[i % 2]}"}}\n' for i in range(20))
+    Path("rising.jsonl").write_text(rising)
+    Path("unknown.csv").write_text("prompt,gender\n" + "a,N/A\n" * 6)
+    Path("none.csv").write_text("prompt,gender\n" + "a,male\na,female\na,none\n" * 6)
+    Path("faces.csv").write_text("image,prompt,gender\n" + "0.png,a,male\n0.png,a,female\n" * 6)
+    Path("checked.csv").write_text("prompt,gender,human\n" + "a,male,Mann\na,female,female\n" * 9)
+    Path("judged.csv").write_text("prompt,value\n" + "a photo of a nurse,White\n" * 4)
+    labels = np.array(["female", "male"] * 30)
+    wide = np.random.default_rng(0).normal(size=(60, 256)).astype("float32")
+    np.savez("wide.npz", features=wide, **{"label.gender": labels})
     Path("tables").mkdir()
     outside = [f"{tmp_path}/images/{i}.png,gull {i}" for i in range(6)]
     Path("tables/outside.csv").write_text("\n".join(["image,caption", *outside]))
@@ -223,6 +242,167 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "+ --set allow_outside=true",
         ),
         (
+            "prompts balance - --attribute gender --original-column user",
+            r"expected a file with columns",
+            "prompts balance prompts.csv --attribute gender --column text --original-column text",
+        ),
+        (
+            "prompts balance prompts.txt --attribute gender --images 900000000",
+            r"several times with different values of --seed",
+            "prompts balance prompts.txt --attribute gender --images 3 --seed 1",
+        ),
+        (
+            "prompts balance prompts.txt --attribute gender --shares female=most",
+            r"such as female=0\.7,male=0\.3",
+            "prompts balance prompts.txt --attribute gender --shares female=0.7,male=0.3",
+        ),
+        (
+            "debias --attribute gender --model miniature --method cali",
+            r"omit the flag, as in vldebias debias gender",
+            "debias gender --model miniature --method cali",
+        ),
+        (
+            "debias gender --model miniature --method cali --merge images",
+            r"--merge images: .*; choose a different one",
+            "debias gender --model miniature --method cali --merge merged",
+        ),
+        (
+            "debias gender --model miniature --method leace",
+            r"pass reference= \(--reference\)",
+            "+ --reference wide.npz",
+        ),
+        (
+            "debias gender --model miniature --method balanced-prompts",
+            r"use method='cali'",
+            "debias gender --model miniature --method cali",
+        ),
+        (
+            "debias gender --model miniature --projection images",
+            r"expected the folder of a saved edit, as `vldebias debias --out`",
+            "debias gender --model miniature --method cali --out edit",
+        ),
+        (
+            "debias gender --model miniature --pipeline miniature",
+            r"expected either --model .* or --pipeline, got --model and --pipeline",
+            "debias gender --model miniature --method cali",
+        ),
+        (
+            "debias gender --model vit-b-32",
+            r"did you mean '--model ViT-B-32 --pretrained TAG'",
+            "debias gender --model ViT-B-32 --pretrained TAG",
+        ),
+        (
+            "rerank scored.jsonl --attribute sex",
+            r"--attribute COLUMN",
+            "rerank scored.jsonl --attribute gender",
+        ),
+        (
+            "rerank scored.jsonl --attribute gender --checked truth",
+            r"--checked COLUMN",
+            "rerank scored.jsonl --attribute gender --checked gender",
+        ),
+        ("rerank named.jsonl --attribute gender", r"--columns id=COLUMN", "+ --columns id=doc"),
+        (
+            "rerank scored.jsonl --attribute gender --method quotas",
+            r"did you mean 'quota'",
+            "rerank scored.jsonl --attribute gender --method quota",
+        ),
+        (
+            "rerank scored.jsonl --attribute gender --columns key=id",
+            r"expected id, score, .* before =",
+            "rerank scored.jsonl --attribute gender --columns id=id",
+        ),
+        (
+            "rerank rising.jsonl --attribute gender",
+            r"--columns distance=COLUMN",
+            "+ --columns distance=score",
+        ),
+        (
+            "eval show generation --texts",
+            r"omit --texts",
+            "eval show generation",
+        ),
+        (
+            "eval human",
+            r"expected --label-file and --image-dir",
+            "+ --label-file a.jsonl --image-dir images",
+        ),
+        ("eval waterbirds --model miniature", r"needs --data-root", "+ --data-root images"),
+        (
+            "eval captions images/answers.csv",
+            r"--column caption=NAME",
+            "+ --column caption=reply",
+        ),
+        (SHARES.format("unknown.csv"), r"\(--groups\)", "+ --groups female,male"),
+        (
+            f"{SHARES.format('counts.csv')} --groups female",
+            r"such as female,male",
+            f"{SHARES.format('counts.csv')} --groups female,male",
+        ),
+        (
+            SHARES.format("none.csv"),
+            r"if one of them is a group, list all groups \(--groups\)",
+            "+ --groups male,female,none",
+        ),
+        (SHARES.format("faces.csv"), r"pass --faces", "+ --faces"),
+        (
+            f"{SHARES.format('checked.csv')} --people-column human",
+            r"if two values mean the same, pass --rename A=B",
+            "+ --rename Mann=male",
+        ),
+        (
+            "audit prompts.txt --attribute gender",
+            r"exactly one of --model, --pipeline and --texts",
+            "+ --model miniature",
+        ),
+        (
+            "audit prompts.txt --attribute gender --texts f.npz",
+            r"got no text embeddings",
+            "audit prompts.txt --attribute gender --model miniature",
+        ),
+        (
+            "audit prompts.txt --attribute gender --pipeline miniature --measure 1"
+            " --calibration sd3",
+            r"cannot be combined with --calibration",
+            "audit prompts.txt --attribute gender --pipeline miniature --measure 1 --steps 1",
+        ),
+        (
+            "audit prompts.txt --attribute gender --model miniature --out record.json",
+            r"only --measure N writes a record; add it, or pass a folder",
+            "audit prompts.txt --attribute gender --model miniature --out record",
+        ),
+        (
+            "audit prompts.txt --attribute race --model miniature --calibration sd3",
+            r"\(--calibration judged\.csv\)",
+            "audit prompts.txt --attribute race --model miniature --calibration judged.csv",
+        ),
+        (
+            "audit --attribute gender --captions images/answers.csv --model miniature",
+            r"only pass --attribute, --column and --out",
+            "audit --attribute gender --captions images/answers.csv --column reply",
+        ),
+        (
+            "audit --attribute gender --original prompts.txt",
+            r"both --original and --rewritten",
+            "+ --rewritten prompts.txt",
+        ),
+        (
+            "diagnose f.npz --group-column gender --image-dir images",
+            r"--image-dir needs --label-column",
+            "diagnose f.npz --label-column gender --image-dir images",
+        ),
+        (
+            "diagnose f.npz --label-column gender --methods leace",
+            r"add --attribute SET",
+            "+ --attribute gender",
+        ),
+        (
+            f"{TRAIN} images/kinds.csv --out e --batch-size 64",
+            r"lower --batch-size or add data",
+            f"{TRAIN} images/kinds.csv --out e --batch-size 4",
+        ),
+        (f"{TRAIN} images/kinds.csv --out f --batch-size 6", r"--loss gce", "+ --loss gce"),
+        (
             f"{TRAIN} tables/outside.csv --out c",
             r"--image-root",
             "+ --image-root {folder}/images",
@@ -232,7 +412,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_advice_that_is_followed_leads_on(
     mistake: str, advice: str, follow: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    first = CliRunner().invoke(app, mistake.split())
+    first = CliRunner().invoke(app, mistake.split(), input="A photo of a nurse.\n")
     messages = [str(warning.message) for warning in recwarn.list]
     message = " ".join(f"{first.exception} {first.output} {' '.join(messages)}".split())
     assert re.search(advice, message), message
@@ -244,3 +424,102 @@ def test_advice_that_is_followed_leads_on(
     # Collect files that `datasets` leaves open.
     del first, second
     gc.collect()
+
+
+def attached_twice() -> None:
+    pipe = load_pipeline()
+    first = vldebias.debias(pipe, "gender")
+    try:
+        vldebias.debias(pipe, "gender")
+    finally:
+        first.remove()
+        vldebias.debias(pipe, "gender").remove()
+
+
+def copied_while_attached() -> None:
+    pipe = load_pipeline()
+    attachment = vldebias.debias(pipe, "gender")
+    try:
+        copy.deepcopy(pipe)
+    finally:
+        attachment.remove()
+        copy.deepcopy(pipe)
+
+
+def query_edit_of_a_model() -> None:
+    model, _, tokenizer = load_clip()
+    try:
+        vldebias.debias_queries(model, "gender")
+    finally:
+        vldebias.debias(model, "gender", method="cali", tokenizer=tokenizer).remove()
+
+
+def model_without_its_tokenizer() -> None:
+    model, _, tokenizer = load_clip()
+    try:
+        vldebias.debias(model, "gender", method="orth")
+    finally:
+        vldebias.debias(model, "gender", method="orth", tokenizer=tokenizer).remove()
+
+
+def evaluation_without_labels() -> None:
+    model, _, tokenizer = load_clip()
+    features = np.random.default_rng(0).normal(size=(50, 256)).astype("float32")
+    options: dict[str, Any] = {"attribute": "gender", "tokenizer": tokenizer, "methods": "orth"}
+    try:
+        vldebias.evaluate(model, features, **options)
+    finally:
+        labels = {"gender": ["female", "male"] * 25}
+        vldebias.evaluate(model, features, labels=labels, k=5, **options)
+
+
+def probabilities_that_are_missing() -> None:
+    scores, labels = [0.9, 0.8, 0.7], ["a", "b", "a"]
+    try:
+        vldebias.rerank(scores, 2, labels=labels, method="expected")
+    finally:
+        vldebias.rerank(scores, 2, labels=labels, method="quota")
+        probabilities = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]
+        vldebias.rerank(scores, 2, probabilities=probabilities, method="expected")
+
+
+def projection_before_it_is_fitted() -> None:
+    projection = vldebias.CalibratedProjection()
+    try:
+        projection(torch.eye(4))
+    finally:
+        projection.fit(torch.randn(3, 2, 4), torch.randn(1, 4))
+        projection(torch.eye(4))
+
+
+def shares_in_place_of_the_attribute() -> None:
+    shares: Any = {"female": 0.5, "male": 0.5}
+    try:
+        vldebias.balance_prompts(["A photo of a nurse."], shares)
+    finally:
+        vldebias.balance_prompts(["A photo of a nurse."], "gender", shares=shares)
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+@pytest.mark.parametrize(
+    ("mistake", "advice"),
+    [
+        (attached_twice, r"call \.remove\(\) on it first"),
+        (copied_while_attached, r"call \.remove\(\) or \.merge\(\) first"),
+        (query_edit_of_a_model, r"attach to it with vldebias\.debias\(model, attribute\)"),
+        (model_without_its_tokenizer, r"pass tokenizer=open_clip\.get_tokenizer"),
+        (evaluation_without_labels, r"pass labels="),
+        (probabilities_that_are_missing, r"pass probabilities=.*or use method='quota'"),
+        (projection_before_it_is_fitted, r"call \.fit\(pairs, spurious\) first"),
+        (shares_in_place_of_the_attribute, r"pass the shares as shares="),
+    ],
+)
+def test_advice_in_python_that_is_followed_leads_on(
+    mistake: Callable[[], None], advice: str
+) -> None:
+    # An error while the advice is followed would replace the error that gives it.
+    with pytest.raises(VldebiasError, match=advice) as caught:
+        mistake()
+    assert caught.value.__context__ is None or not isinstance(
+        caught.value.__context__, VldebiasError
+    )

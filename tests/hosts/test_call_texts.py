@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vldebias import debias
-from vldebias.errors import VldebiasWarning
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts.pipelines.calls import characters_read, set_texts
 
 SET = "professions-gender"
@@ -66,6 +66,13 @@ def test_all_texts_of_an_image_get_the_same_value(name, monkeypatch):
     assert sorted(values) == ["female", "female", "male", "male"]
     assert kept[0]["prompt"] == [f"a photo of a {value} doctor" for value in values]
     assert kept[0]["prompt_2"] == [f"a {value} doctor in a ward" for value in values]
+
+
+@pytest.mark.parametrize("prompts", [[OPEN, None], [[OPEN]]])
+def test_prompts_that_are_no_strings_are_named(prompts):
+    pipe = tiny.sd()
+    with debias(pipe, SET), pytest.raises(InvalidInputError, match="expected a string for each"):
+        pipe(prompts, num_inference_steps=1)
 
 
 def test_a_subject_that_no_encoder_reads_is_left_unchanged_and_not_counted():

@@ -174,6 +174,18 @@ def test_each_change_of_the_text_encoder_is_reported_once(lora):
     assert len(set(messages)) == len(messages) == 4
 
 
+def test_the_scale_of_a_lora_in_a_call_is_noticed(lora, recwarn):
+    pipe = tiny.with_own_components(tiny.sd())
+    options = {"cross_attention_kwargs": {"scale": 0.2}, "num_inference_steps": 1}
+    with debias(pipe, tiny.gender(), method="cali"):
+        pipe(PLAIN, **options)
+    assert not any("scale" in str(warning.message) for warning in recwarn.list)
+    _load(pipe, lora)
+    message = r"scales the LoRA by 0\.2.*set_adapters\(name, "
+    with debias(pipe, tiny.gender(), method="cali"), pytest.warns(VldebiasWarning, match=message):
+        pipe(PLAIN, **options)
+
+
 def test_training_a_text_encoder_is_reported_once():
     pipe = tiny.with_own_components(tiny.sd())
     debias(pipe, tiny.gender(), method="cali")

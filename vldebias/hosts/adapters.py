@@ -18,7 +18,9 @@ def adapters_length(modules: Iterable[nn.Module]) -> float:
     """Return the norm of all active LoRA weights times their scale (peft), or 0 without any."""
     total = 0.0
     for layer in _adapted_layers(modules):
-        active = _active_adapters(layer)
+        if getattr(layer, "disable_adapters", False):
+            continue
+        active = set(getattr(layer, "active_adapters", ()))
         for name, weight in layer.named_parameters():
             adapters = active & set(name.split("."))
             if "lora_" in name and adapters and not weight.is_meta:
@@ -31,12 +33,6 @@ def _adapted_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Return the peft layers that wrap a plain layer."""
     parts = (part for module in modules for part in module.modules())
     return [part for part in parts if "base_layer" in part._modules]
-
-
-def _active_adapters(layer: object) -> set[str]:
-    if getattr(layer, "disable_adapters", False):
-        return set()
-    return set(getattr(layer, "active_adapters", ()))
 
 
 def inner_module(module: object) -> object:
@@ -59,10 +55,8 @@ class Adapters:
     def __init__(self, modules: Iterable[nn.Module], owner: Mapping[str, object]) -> None:
         self._modules = list(modules)
         self._owner = owner
-        self._places = []
-        for name, value in owner.items():
-            if any(inner_module(value) is module for module in self._modules):
-                self._places.append(name)
+        ids = set(map(id, self._modules))
+        self._places = [name for name, value in owner.items() if id(inner_module(value)) in ids]
         self._lengths: list[float] = []  # norms of the adapters so far
         named = [pair for module in self._modules for pair in module.named_parameters()]
         # torch does not version tensors that were created in inference mode.
@@ -93,9 +87,9 @@ class Adapters:
             self._reported = self._fitted
         if state == self._reported:
             return
-        weights = (weight for module in self._modules for weight in module.parameters())
         is_first = self._reported == self._fitted
         self._reported = state
+        weights = (weight for module in self._modules for weight in module.parameters())
         if is_first or all(weight.grad is None for weight in weights):
             self._changes += 1
             # Python hides repeated messages, so the number makes later changes visible.
@@ -126,18 +120,17 @@ class Adapters:
         layers = _adapted_layers(self._modules)
         # Adapters are loaded, scaled and switched together, so check every fourth layer.
         unchecked = {id(p) for i, layer in enumerate(layers) if i % 4 for p in layer.modules()}
-        checked = layers[::4]
         parts = [part for module in self._modules for part in module.modules()]
         self._parents = [p._modules for p in parts if p._modules and id(p) not in unchecked]
-        self._layers = [vars(layer) for layer in checked]
+        self._layers = [vars(layer) for layer in layers[::4]]
         self._slots = []
-        for layer in checked:
+        for layer in layers[::4]:
             for path, _ in layer.named_parameters():
                 if "lora_" in path:
                     owner, _, name = path.rpartition(".")
                     self._slots.append((layer.get_submodule(owner)._parameters, name))
         self._known = self._facts()
         length = adapters_length(self._modules)
-        close = [known for known in self._lengths if math.isclose(known, length, rel_tol=_SAME)]
-        self._length = close[0] if close else length
+        close = (known for known in self._lengths if math.isclose(known, length, rel_tol=_SAME))
+        self._length = next(close, length)
         self._lengths = [*self._lengths, self._length]

@@ -96,7 +96,9 @@ def load_host(
     ... )
     >>> attachment.remove()
     """
-    _check_options(model, pretrained, pipeline, dtype)
+    check_one_host({"model": model, "pretrained": pretrained, "pipeline": pipeline})
+    if dtype not in (None, *_DTYPES):
+        raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
     name = pipeline or model or ""
     # For the miniature models, pass a local folder, so that the hub is not checked.
     if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
@@ -147,15 +149,6 @@ def _shorten_logs(pipe: object) -> None:
     """Log one line about cut prompts, in place of one for each prompt and library."""
     for name in ("transformers.tokenization_utils_base", *(c.__module__ for c in type(pipe).mro())):
         logging.getLogger(name).addFilter(_shorten)
-
-
-def _check_options(
-    model: str | None, pretrained: str | None, pipeline: str | None, dtype: str | None
-) -> None:
-    """Reject options that do not specify exactly one model or pipeline."""
-    check_one_host({"model": model, "pretrained": pretrained, "pipeline": pipeline})
-    if dtype not in (None, *_DTYPES):
-        raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
 
 
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:

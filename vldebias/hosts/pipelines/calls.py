@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # no public API
 
+from vldebias.errors import InvalidInputError
 from vldebias.hosts.call_log import NEXT
 from vldebias.hosts.pipelines.source import NEGATIVE
 
@@ -420,6 +421,8 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
             texts = texts * prompts
         texts_of_argument[name] = []
         for text in texts:
+            if not isinstance(text, str):
+                raise InvalidInputError(f"{name}: got {text!r}; expected a string for each image")
             texts_of_argument[name] += [text] * images_per_prompt(call)
     return texts_of_argument
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError, warn
+from vldebias.hosts.adapters import adapters_length
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.call_log import CallRecord, raise_failures
 from vldebias.hosts.clip.merge import fold_into_readers
@@ -196,6 +197,12 @@ class DiffusersHost(PipelineReader):
             output: Sequence[object] = original(*bound.args, **bound.kwargs)
             return output
 
+        scale = call.get("lora_scale")
+        if scale not in (None, 1) and attachment.acts and adapters_length(self.text_modules):
+            attachment.warn_once(
+                f"the call scales the LoRA by {scale}, but the edit was fitted without this scale;"
+                " call pipe.set_adapters(name, scale) before attaching, not in the call"
+            )
         has_text = is_negative or call.get("prompt") is not None
         if not has_text:
             self._warn_of_embeddings(attachment, call)

@@ -155,7 +155,7 @@ class Steering(Hook):
         self.edits = list(attachment.projections.values())
         self.layers = list(dict.fromkeys(name for edit in self.edits for name, _ in edit.layers))
         self._effects: dict[tuple[object, ...], dict[str, Tensor]] = {}
-        self._replacements: list[int] = []  # ids of other denoisers
+        self._replacements: set[int] = set()  # ids of other denoisers
 
     # ---- values of the images
 
@@ -215,8 +215,7 @@ class Steering(Hook):
         for name, denoiser in self.denoisers.items():
             present = inner_module(getattr(self.pipe, name, None))
             if present is not inner_module(denoiser):
-                if id(present) not in self._replacements:
-                    self._replacements.append(id(present))
+                self._replacements.add(id(present))
                 count = len(self._replacements)
                 # Python shows equal warnings only once, so the count makes later ones visible.
                 times = f" {count} times" if count > 1 else ""

@@ -248,6 +248,44 @@ def test_a_long_body_counts_until_the_upstream_server_accepts_it() -> None:
                 client.close()
 
 
+def test_a_long_body_does_not_count_once_the_upstream_server_has_read_it() -> None:
+    with served(FalseUpstream().app) as address:
+        limits = ProxyLimits(body=300_000, bodies=1_000_000)
+        with served(images_proxy(address, "gender", limits=limits)) as base_url:
+            port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
+            clients = []
+            for _ in range(6):  # 1.9 MB in total
+                clients.append(half_sent(port, "/v1/images/edits", b"x" * 310_000))
+                time.sleep(0.2)
+            assert [is_closed(client) for client in clients] == [False] * 6
+            for client in clients:
+                client.setblocking(True)
+                client.sendall(b"x" * 590_000)
+                assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+                client.close()
+
+
+def test_a_slow_server_is_blamed_after_a_long_body_has_arrived() -> None:
+    with socket.socket() as upstream:
+        upstream.bind(("127.0.0.1", 0))
+        upstream.listen()  # and never answer
+        address = f"http://127.0.0.1:{upstream.getsockname()[1]}/v1"
+        limits = ProxyLimits(body=1_000, seconds=0.5)
+        with served(images_proxy(address, "gender", limits=limits)) as base_url:
+            answer = httpx2.post(f"{base_url}/files", content=b"x" * 200_000, timeout=20)
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "upstream_timeout"
+
+
+def test_requests_with_too_many_headers_are_refused(port: int) -> None:
+    url = f"http://127.0.0.1:{port}{PATH}"
+    few, many = ({f"x-{number}": "a" for number in range(n)} for n in (80, 101))
+    assert httpx2.post(url, json={"prompt": CEO}, headers={**RIGHT, **few}).status_code == 200
+    answer = httpx2.post(url, json={"prompt": CEO}, headers={**RIGHT, **many})
+    assert answer.status_code == 431
+    assert answer.json()["error"]["code"] == "too_many_headers"
+
+
 def test_a_body_in_many_chunks_arrives_complete() -> None:
     upstream = FalseUpstream()
     content = b"".join(b"%07d " % number for number in range(300_000))

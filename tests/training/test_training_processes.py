@@ -195,6 +195,17 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
     assert len((tmp_path / HISTORY).read_text().splitlines()) == done
 
 
+def test_torchrun_without_a_gpu_needs_no_flag(tmp_path: Path) -> None:
+    """The tutorial, the help and the error name this command without `--cpu`."""
+    settings = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
+    launched = of_processes(tmp_path, settings, TORCHRUN)
+    launched.remove("--cpu")
+    environment = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run(launched, check=True, capture_output=True, env=environment, timeout=540)
+    processes = json.loads((tmp_path / "run.json").read_text())["processes"]
+    assert processes == {"number": 2, "kind": "MULTI_CPU"}
+
+
 def test_a_single_process_instead_of_two_is_detected(tmp_path: Path) -> None:
     """`accelerate launch --cpu --num_processes 2` starts a process that trains alone."""
     settings = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}

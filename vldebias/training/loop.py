@@ -76,10 +76,14 @@ def make_accelerator(**options: Any) -> Accelerator:
     """
     accelerate = need("accelerate")
     handler = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
+    world = os.environ.get("WORLD_SIZE", "")
+    # Without `cpu`, accelerate only joins the processes that torchrun starts if there is a GPU.
+    devices = getattr(torch, "accelerator", torch.cuda)  # new in torch 2.6
+    if world and not devices.is_available():
+        options["cpu"] = True
     accelerator: Accelerator = accelerate.Accelerator(
         mixed_precision="no", kwargs_handlers=[handler], **options
     )
-    world = os.environ.get("WORLD_SIZE", "")
     is_one_of_several = world.isdecimal() and int(world) > 1
     if not world:
         # `accelerate launch --cpu` sets the main process address, but not the number of processes.

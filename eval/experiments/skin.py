@@ -1,4 +1,4 @@
-"""Measure the error of `vldebias eval edits` on edits of known size, made from the packaged photographs.
+"""Measure the error of skin lightness on edits of known size of the packaged photographs.
 
     python -m eval.experiments.skin        writes eval/results/skin.json; needs the extra "faces"
 
@@ -105,16 +105,15 @@ def edits_of(points: np.ndarray) -> dict[str, Edit]:
 
 
 def measure(scale: int) -> dict[str, object]:
-    changes: dict[str, list[SkinChange | str]] = {}
+    changes: dict[str, list[SkinChange]] = {}
     photographs = faces = 0
     for row in read_table():
         if row["part"] != GALLERY:
             continue
         photographs += 1
         thumbnail = read_thumbnail(row["file"])
-        image = thumbnail.resize(
-            (thumbnail.width * scale, thumbnail.height * scale), Image.Resampling.BICUBIC
-        )
+        size = (thumbnail.width * scale, thumbnail.height * scale)
+        image = thumbnail.resize(size, Image.Resampling.BICUBIC)
         found = find_faces(image)
         if not len(found):
             continue
@@ -129,30 +128,26 @@ def measure(scale: int) -> dict[str, object]:
     return {"photographs": photographs, "faces": faces, "edits": rows}
 
 
-def compared(before: Image.Image, after: Image.Image) -> SkinChange | str:
+def compared(before: Image.Image, after: Image.Image) -> SkinChange:
     return same_face((before, after), (find_faces(before), find_faces(after)))
 
 
-def summary(found: list[SkinChange | str]) -> dict[str, object]:
-    measured = [change for change in found if isinstance(change, SkinChange)]
-    certain = [change for change in measured if not change.doubts]
-    raw = np.array([change.change for change in certain])
-    relative = np.array([change.relative for change in certain])
-    relative = relative[np.isfinite(relative)]
-    row: dict[str, object] = {
-        "faces": len(found),
-        "measured": len(measured),
-        "not doubtful": len(certain),
-        "with background": len(relative),
+def summary(found: list[SkinChange]) -> dict[str, object]:
+    """Count what was measured, and return the changes of pairs without doubts."""
+    certain = [change for change in found if not change.doubts]
+    row: dict[str, object] = {"faces": len(found), "doubtful": len(found) - len(certain)}
+    columns = {
+        "change": np.array([change.change for change in certain]),
+        "relative": np.array([change.relative for change in certain]),
     }
-    for name, values in (("change", raw), ("relative", relative)):
-        if len(values):
-            low, high = np.quantile(values, (0.025, 0.975))
-            row[name] = {
-                "mean": round(float(values.mean()), 2),
-                "sd": round(float(values.std()), 2),
-                "central 95 %": [round(float(low), 2), round(float(high), 2)],
-            }
+    for name, values in columns.items():
+        known = values[np.isfinite(values)]
+        facts: dict[str, object] = {"n": len(known)}
+        if len(known):
+            low, high = np.quantile(known, (0.025, 0.975)).round(2).tolist()
+            mean, spread = (round(float(number), 2) for number in (known.mean(), known.std()))
+            facts |= {"mean": mean, "sd": spread, "central 95%": [low, high]}
+        row[name] = facts
     return row
 
 

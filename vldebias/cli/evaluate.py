@@ -36,8 +36,6 @@ from vldebias.utils.options import Options
 if TYPE_CHECKING:
     from typer._click import Command, Context  # typer's copy of click
 
-    from vldebias.judge.judges import Judge
-
 
 class SuiteGroup(Group):
     """Treat unknown subcommands as suites: `eval waterbirds` is `eval run waterbirds`."""
@@ -244,9 +242,15 @@ def shares(
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
 
-def _stated_flags(folder: str) -> Flags:
-    """Yield the flags of commands that compare texts with labels of images."""
-    references = typer.Option(
+def _stated_flags(folder: str, *, asks: str = "", references: bool = True) -> Flags:
+    """Yield the flags of commands that evaluate a table about images.
+
+    Args:
+        folder: default output folder.
+        asks: what `--model` does, if there is this option.
+        references: whether there is a separate table with labels.
+    """
+    table_of_references = typer.Option(
         exists=True,
         metavar="TABLE",
         help="Captions by people, or labels of the images, in a separate table.",
@@ -256,7 +260,13 @@ def _stated_flags(folder: str) -> Flags:
         help="Column that is not found by its name, as in caption=pred; repeatable.",
     )
     yield "attribute", AttributeSet, "gender"
-    yield "references", Annotated[Path | None, references], None
+    if references:
+        yield "references", Annotated[Path | None, table_of_references], None
+    if asks:
+        model = typer.Option(
+            help=f"Image-text model of transformers that {asks}: hub id or folder."
+        )
+        yield "model", Annotated[str | None, model], None
     yield "column", Annotated[list[str] | None, column], None
     yield "out", Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")], Path(folder)
     yield "as_json", Json, False
@@ -267,11 +277,20 @@ def _stated_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
     check_out(flags["out"])
     check_sets([flags["attribute"]])
     pairs = [split_pair(text, "--column", "caption=pred") for text in flags.get("column", ())]
-    return {
-        "attribute": flags["attribute"],
-        "references": flags.get("references"),
-        "columns": dict(pairs),
-    }
+    settings = {"attribute": flags["attribute"], "columns": dict(pairs)}
+    if "references" in flags:
+        settings["references"] = flags["references"]
+    if flags.get("model") is not None:
+        from vldebias.judge.judges import VlmJudge
+        from vldebias.prompts import load_prompts
+        from vldebias.study.inputs import Inputs
+
+        prompt_set = load_prompts(flags["attribute"])
+        questions = {prompt_set.name: tuple(prompt_set.attributes)}
+        options = Options(out=flags["out"], device=device_of(None))
+        judge = VlmJudge(model=flags["model"], questions=questions)
+        settings["judge"] = judge.ready(None, Inputs(options))
+    return settings
 
 
 @app.add("captions")
@@ -308,7 +327,7 @@ def captions(
 
 
 @app.add("vqa")
-@with_flags(_stated_flags("vldebias-vqa"))
+@with_flags(_stated_flags("vldebias-vqa", asks="answers"))
 def vqa(
     tables: Annotated[
         list[Path],
@@ -319,10 +338,6 @@ def vqa(
             " images relative to the table.",
         ),
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Image-text model of transformers that answers: hub id or folder."),
-    ] = None,
     **flags: Any,
 ) -> None:
     """Measure which gender, age or race a model answers about images, and how often it is wrong.
@@ -339,40 +354,18 @@ def vqa(
     settings = _stated_settings(flags)
     from vldebias.study.stated.answers import evaluate_vqa
 
-    if model is not None:
-        settings["judge"] = _vlm_judge(model, flags["attribute"], flags["out"])
     result = evaluate_vqa(*tables, **settings)
     print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
 
 
 @app.add("edits")
+@with_flags(_stated_flags("vldebias-edits", asks="labels images", references=False))
 def edits(
     table: Annotated[
         Path,
-        typer.Argument(
-            exists=True,
-            metavar="TABLE",
-            help="Edits, such as .csv, .jsonl or .parquet, with paths of images relative to it.",
-        ),
+        typer.Argument(exists=True, metavar="TABLE", help="Edits, with relative paths of images."),
     ],
-    attribute: AttributeSet = "gender",
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Image-text model of transformers that labels the images: hub id or folder."
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ROLE=NAME",
-            help="Column that is not found by its name, as in person=id; repeatable.",
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")] = Path(
-        "vldebias-edits"
-    ),
-    as_json: Json = False,
+    **flags: Any,
 ) -> None:
     """Measure what an image editor changed in people: labels, and the lightness of their skin.
 
@@ -388,32 +381,11 @@ def edits(
       vldebias eval edits edits.csv --model ./smolvlm --out qwen-edit
       vldebias eval gate vldebias-edits --max-lighter 0.1
     """
-    check_out(out)
-    check_sets([attribute])
-    columns = dict(split_pair(text, "--column", "person=id") for text in column or ())
-    from vldebias.report.result import Result
-    from vldebias.report.strip import write_strip
-    from vldebias.study.edits import edit_results
+    settings = _stated_settings(flags)
+    from vldebias.study.edits import evaluate_edits
 
-    judge = None if model is None else _vlm_judge(model, attribute, out)
-    parts = edit_results(table, attribute, judge=judge, columns=columns)
-    result = Result.from_tasks("edits", parts, seconds=None)
-    for part in parts:
-        for stem, strip in part.strips.items():
-            facts = {"run": result.name, "task": part.provenance.task}
-            write_strip(strip, out / f"{stem}.png", facts)
-    print_result(result, as_json=as_json, page=write_run(result, out))
-
-
-def _vlm_judge(model: str, attribute: str, out: Path) -> Judge:
-    """Load an image-text model that is asked for the values of a prompt set."""
-    from vldebias.judge.judges import VlmJudge
-    from vldebias.prompts import load_prompts
-    from vldebias.study.inputs import Inputs
-
-    prompt_set = load_prompts(attribute)
-    judge = VlmJudge(model=model, questions={prompt_set.name: tuple(prompt_set.attributes)})
-    return judge.ready(None, Inputs(Options(out=out, device=device_of(None))))
+    result = evaluate_edits(table, **settings, out=flags["out"])
+    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
 
 
 @app.add("list")

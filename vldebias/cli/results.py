@@ -140,8 +140,7 @@ def gate(
         typer.Option(
             min=0,
             max=1,
-            help="Largest allowed share of edits that make skin lighter, relative to the background"
-            " if that was measured.",
+            help="Largest allowed share of edits that lighten skin (relative, if measured).",
         ),
     ] = None,
     limits: Annotated[

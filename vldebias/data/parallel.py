@@ -117,7 +117,6 @@ class OnRay:
         workers: number of actors. Each keeps the work in memory, for example a model on a GPU.
             Default: one Ray task per part.
         cpus, gpus: resources per task or actor.
-        verbose: whether to print Ray's log and the workers' output if this object starts Ray.
 
     Raises:
         MissingPackageError: If Ray is not installed.
@@ -127,21 +126,13 @@ class OnRay:
     ...     shards = Shards.open("shards/*.npy", runner=runner)
     """
 
-    def __init__(
-        self,
-        *,
-        workers: int | None = None,
-        cpus: float = 1.0,
-        gpus: float = 0.0,
-        verbose: bool = False,
-    ) -> None:
+    def __init__(self, *, workers: int | None = None, cpus: float = 1.0, gpus: float = 0.0) -> None:
         self.ray = need("ray")
         self.workers = workers
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
         self.has_started_ray = not self.ray.is_initialized()
         if self.has_started_ray:
-            level = "INFO" if verbose else "ERROR"
-            self.ray.init(log_to_driver=verbose, logging_level=level)
+            self.ray.init(log_to_driver=False, logging_level="ERROR")
 
     def __enter__(self) -> OnRay:
         return self

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -242,9 +243,7 @@ class SamplingAttachment(Attachment):
         if self.keep_person:
             from vldebias.wording.keep import keep_person  # loads the English grammar
 
-            for image in range(len(prompts)):
-                if not is_edit[image]:
-                    continue
+            for image in compress(range(len(prompts)), is_edit):
                 kept = keep_person(prompts[image])
                 for column in written.values():
                     column[image] += kept.sentence

@@ -14,6 +14,10 @@ from vldebias.losses.checks import check_count, check_interval, check_labels, ch
 from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
 
+# For `estimate_popularity`: the gradient norm of eq. 8 at which it stops, and the most iterations
+_TOLERANCE = 1e-12
+_ITERATIONS = 10_000
+
 
 class SogCLR(nn.Module):
     """Estimate InfoNCE over an entire data set from batches (Yuan et al., 2022).
@@ -304,13 +308,7 @@ class NUCLR(SogCLR):
         return self.zeta_mean / self.temperature
 
 
-def estimate_popularity(
-    similarity: Tensor,
-    *,
-    temperature: float,
-    tolerance: float = 1e-12,
-    max_iterations: int = 10_000,
-) -> tuple[Tensor, Tensor]:
+def estimate_popularity(similarity: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
     """Estimate the popularity of n items from their similarities.
 
     Solves eq. 8 and 9 of Wang et al., NUCLR (2024). At the optimum, with K = e^{E/tau},
@@ -326,8 +324,6 @@ def estimate_popularity(
         similarity: (n, n), similarities E_ij of anchor x_i and item y_j, with pairs on the
             diagonal.
         temperature: tau > 0.
-        tolerance: gradient norm of eq. 8 at which to stop.
-        max_iterations: maximum number of iterations, after which a warning is issued.
 
     Returns:
         zeta: (n,) float64 margins with mean 0.
@@ -348,20 +344,19 @@ def estimate_popularity(
     # Start with equally popular items, q_j = 1.
     logits = similarity.detach().double() / temperature
     log_q = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
-    for iteration in range(1, max_iterations + 1):
+    for iteration in range(1, _ITERATIONS + 1):
         log_total = torch.logsumexp(logits - log_q, dim=1)
         # At the optimum, sum_i K_ij / total_i equals q_j.
         scaled = torch.logsumexp(logits - log_total[:, None], dim=0)
         norm = float(torch.expm1(scaled - log_q).norm()) / len(logits)
-        if norm <= tolerance or iteration == max_iterations:
+        if norm <= _TOLERANCE or iteration == _ITERATIONS:
             break
         log_q = scaled
-    if norm > tolerance:
-        message = (
-            f"popularity: gradient norm {norm:.1e} after {max_iterations} iterations, expected"
-            f" {tolerance:.1e}"
+    if norm > _TOLERANCE:
+        warn(
+            f"popularity: gradient norm {norm:.1e} after {_ITERATIONS} iterations, expected"
+            f" {_TOLERANCE:.1e}; raise the temperature"
         )
-        warn(f"{message}; raise max_iterations or the temperature")
     # Eq. 9 only determines q up to a factor, so centre its logarithm.
     log_q = log_q - log_q.mean()
     return log_q * temperature, log_q

@@ -211,9 +211,8 @@ def t_interval(values: Floats) -> Interval:
     [2.0, -0.48, 4.48]
     """
     mean = float(np.mean(values))
-    quantile = need("scipy.stats").t.ppf((1 + LEVEL) / 2, len(values) - 1)
-    half = float(quantile * np.std(values, ddof=1) / len(values) ** 0.5)
-    return Interval(mean, mean - half, mean + half)
+    half = need("scipy.stats").t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1)
+    return Interval(mean, mean - half / len(values) ** 0.5, mean + half / len(values) ** 0.5)
 
 
 def images_for_width(width: float) -> tuple[int, int]:

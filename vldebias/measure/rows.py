@@ -29,10 +29,9 @@ MEDIAN = "none@median"
 ON_VAL = "@val"
 # Method names in rows that do not measure a method.
 CHANCES = (CHANCE, EVEN_ASSIGNMENT)
-# File suffix for image strips about groups that got worse.
-WORSE_STRIP = "-worse-strip"
-# File suffix for image strips before and after an edit.
-EDIT_STRIP = "-edit-strip"
+# File suffixes for image strips about groups that got worse, and about edited images. The page
+# shows all of them.
+WORSE_STRIP, EDIT_STRIP = ALWAYS_SHOWN = ("-worse-strip", "-edit-strip")
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
 COLUMNS = (
     "task",

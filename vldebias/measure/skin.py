@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FaceFinder: TypeAlias = "Callable[[Image], ArrayLike | None]"
 """Function from an RGB image to five points (5, 2) of a face, or of several faces (n, 5, 2)."""
 
+_XYZ_OF_RED, _XYZ_OF_GREEN = (0.4124564, 0.2126729, 0.0193339), (0.3575761, 0.7151522, 0.119192)
+_XYZ = np.array([_XYZ_OF_RED, _XYZ_OF_GREEN, (0.1804375, 0.072175, 0.9503041)]).T
 SIDE = 512  # longest side in pixels at which images are compared
 # Doubtful faces, which say little about the skin
 _LEAST_SKIN = 100  # pixels
@@ -96,14 +98,7 @@ def lab_of(rgb: NDArray[np.uint8]) -> Floats:
     """
     share = rgb / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array(
-        [
-            [0.4124564, 0.3575761, 0.1804375],
-            [0.2126729, 0.7151522, 0.0721750],
-            [0.0193339, 0.1191920, 0.9503041],
-        ]
-    )
-    xyz = linear @ (to_xyz / to_xyz.sum(1, keepdims=True)).T
+    xyz = linear @ (_XYZ / _XYZ.sum(1, keepdims=True)).T
     root = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
     x, y, z = np.moveaxis(root, -1, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
@@ -120,9 +115,7 @@ def measure_face(image: Image, points: ArrayLike, others: Sequence[ArrayLike] = 
     """
     scale = SIDE / max(image.size)
     size = (round(image.width * scale), round(image.height * scale))
-    resampling = need("PIL.Image").Resampling
-    kind = resampling.BICUBIC if scale > 1 else resampling.LANCZOS
-    rgb = np.asarray(image.resize(size, kind))
+    rgb = np.asarray(image.resize(size, need("PIL.Image").Resampling.LANCZOS))
     scaled = np.asarray(points, dtype=np.float64) * scale
     lab = lab_of(rgb)
     y, x = np.mgrid[: size[1], : size[0]]
@@ -207,7 +200,7 @@ def _background_change(before: Floats, after: Floats, level: float) -> float:
 
 def same_face(
     images: tuple[Image, Image], points: tuple[ArrayLike | None, ArrayLike | None]
-) -> SkinChange | str:
+) -> SkinChange:
     """Compare the largest face before an edit with the closest one after it.
 
     Args:
@@ -215,14 +208,14 @@ def same_face(
         points: the points that a finder returned for each image.
 
     Returns:
-        The change, or why there is none, such as "no face after".
+        The change. If there is no face, its numbers are NaN, and `doubts` says why.
     """
     # Positions are shares of the image, since an editor may change its size.
     faces = []
     for image, found, name in zip(images, points, ("before", "after"), strict=True):
         faces.append(points_of_faces(found) / image.size)
         if not len(faces[-1]):
-            return f"no face {name}"
+            return SkinChange(np.nan, np.nan, np.nan, [f"no face {name}"])
     size = np.array(images[0].size)
     eyes = np.hypot(*np.moveaxis((faces[0][:, 1] - faces[0][:, 0]) * size, -1, 0))
     old = int(eyes.argmax())
@@ -238,7 +231,7 @@ def same_face(
         measured.append(measure_face(image, share * image.size, list(others)))
     before, after = measured
     if before is None or after is None:
-        return "face at the edge"
+        return SkinChange(np.nan, np.nan, np.nan, ["face at the edge"])
     return compare_faces(before, after)
 
 

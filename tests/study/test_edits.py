@@ -1,0 +1,379 @@
+"""Test `vldebias eval edits`: labels and skin before and after edits, counted by hand."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy import stats
+from typer.testing import CliRunner
+
+from vldebias import evaluate_edits
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError, MissingPackageError, SuspectInputWarning
+from vldebias.judge.judges import Judge
+from vldebias.report.gate import check_limits
+from vldebias.report.result import Result
+from vldebias.study import edits
+from vldebias.study.edits import interval_over_people, people_means
+
+POINTS = "113 90 143 90 128 107 116 122 140 122"
+Columns = dict[str, list[object]]
+
+
+def labelled(before: Sequence[str], after: Sequence[str], repeat: int = 1) -> Columns:
+    """Return a table in which each person is edited once, or several times in turn."""
+    people = [f"person {n // repeat}" for n in range(len(before))]
+    return {
+        "before": [f"{person}.png" for person in people],
+        "after": [f"{n}.png" for n in range(len(before))],
+        "before_label": list(before),
+        "after_label": list(after),
+    }
+
+
+def value(result: Result, metric: str, subset: str = "", task: str = "labels") -> float:
+    return float(result.row(task, metric, "none", subset=subset).value)
+
+
+def test_labels_are_counted_by_group_and_by_instruction() -> None:
+    before = ["F"] * 30 + ["man"] * 10
+    after = ["woman"] * 15 + ["male"] * 15 + ["m"] * 8 + ["female"] * 2
+    table = labelled(before, after)
+    table["race"] = ["Black"] * 20 + ["White"] * 20
+    table["prompt"] = ["a CEO", "a nurse"] * 20
+    result = evaluate_edits(table)
+    assert value(result, "label_changed") == 17 / 40
+    assert value(result, "label_changed", "group: Black") == 5 / 20
+    assert value(result, "label_changed", "group: White") == 12 / 20
+    ceo = sum(n % 2 == 0 for n in [*range(15, 30), 38, 39]) / 20
+    assert value(result, "label_changed", "instruction: a CEO") == ceo
+    assert value(result, "label_became", "female to male", "transitions") == 15 / 30
+    assert value(result, "label_became", "male to female", "transitions") == 2 / 10
+    in_group = "female to male, group: Black"
+    assert value(result, "label_became", in_group, "transitions") == 5 / 20
+    row = result.row("labels", "label_changed", "none")
+    assert row.n == {"people": 40, "pairs": 40}
+    advice = result.provenance[0].settings["advice"]
+    assert advice[0].startswith("gender: the label changes in 42%")
+    assert advice[1].startswith("Labels that became others: female to male 50%")
+
+
+def test_an_unclear_label_is_dropped_before_and_no_change_after() -> None:
+    before = ["female"] * 20 + ["unclear"] * 4
+    after = ["female"] * 10 + ["unclear"] * 5 + [""] * 3 + ["male"] * 2 + ["male"] * 4
+    result = evaluate_edits(labelled(before, after))
+    assert value(result, "label_changed") == 2 / 20
+    assert value(result, "label_became", "female to unclear", "transitions") == 8 / 20
+    assert (
+        "Left out: 4 pairs without a known label before the edit."
+        in (result.provenance[0].settings["notes"])
+    )
+
+
+def naive_interval(values: Sequence[float], people: Sequence[str]) -> tuple[float, float, float]:
+    """Return the mean over people with Student's interval, person by person."""
+    means = []
+    for person in sorted(set(people)):
+        mine = [value for value, other in zip(values, people, strict=True) if other == person]
+        means.append(sum(mine) / len(mine))
+    mean = sum(means) / len(means)
+    error = (sum((value - mean) ** 2 for value in means) / (len(means) - 1)) ** 0.5
+    half = stats.t.ppf(0.975, len(means) - 1) * error / len(means) ** 0.5
+    return mean, max(mean - half, 0.0), min(mean + half, 1.0)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 24), st.booleans()), min_size=30, max_size=80))
+def test_intervals_are_those_of_a_naive_twin(rows: list[tuple[int, bool]]) -> None:
+    rows += [(person, person % 2 == 0) for person in range(25)]
+    people = [f"person {person}" for person, _ in rows]
+    table = labelled(["female"] * len(rows), ["male" if hit else "female" for _, hit in rows])
+    result = evaluate_edits(table | {"person": people})
+    row = result.row("labels", "label_changed", "none")
+    expected = naive_interval([float(hit) for _, hit in rows], people)
+    assert (row.value, *row.interval) == pytest.approx(expected)
+    assert row.n == {"people": 25, "pairs": len(rows)}
+
+
+def test_a_person_with_many_edits_counts_once() -> None:
+    # 20 edits of one person do not narrow the interval.
+    few = labelled(["female"] * 20, ["male"] * 10 + ["female"] * 10)
+    many = {name: [*cells, *cells[:1] * 19] for name, cells in few.items()}
+    once = evaluate_edits(few).row("labels", "label_changed", "none")
+    repeated = evaluate_edits(many).row("labels", "label_changed", "none")
+    assert (repeated.value, repeated.interval) == (once.value, once.interval)
+    assert repeated.n == {"people": 20, "pairs": 39}
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 0.5])
+def test_people_who_are_all_alike_get_wilsons_interval(share: float) -> None:
+    value, low, high = interval_over_people(np.full(20, share), is_share=True)
+    assert value == share
+    assert 0 <= low <= share <= high <= 1
+    assert high - low > 0.1
+
+
+def test_means_of_people_ignore_the_order_of_rows() -> None:
+    people = np.array(["b", "a", "b", "c"])
+    assert people_means(np.array([1.0, 0.0, 0.0, 3.0]), people).tolist() == [0.0, 0.5, 3.0]
+
+
+def test_few_people_are_refused_or_warned_about_and_small_groups_are_not_listed() -> None:
+    with pytest.raises(InvalidInputError, match="people: got edits of 4; expected 5 or more"):
+        evaluate_edits(labelled(["female"] * 4, ["male"] * 4))
+    with pytest.warns(SuspectInputWarning, match="5 people give wide intervals; edit 20 or more"):
+        evaluate_edits(labelled(["female"] * 5, ["male"] * 5))
+    table = labelled(["female"] * 24, ["male", "female"] * 12)
+    result = evaluate_edits(table | {"group": ["A"] * 20 + ["B"] * 4})
+    subsets = {row.subset for row in result.rows if row.task == "labels"}
+    assert subsets == {"", "group: A"}
+    assert (
+        "Groups and instructions with fewer than 5 people are not listed (1)."
+        in (result.provenance[0].settings["notes"])
+    )
+
+
+def test_people_correct_the_labels() -> None:
+    # The judge sees a change in 12 of 40 people's edits; in 4 of 10 labelled ones it is wrong.
+    judged = np.array([True] * 12 + [False] * 28)
+    truth = judged.copy()
+    truth[:4] = False
+    is_labelled = np.zeros(40, dtype=bool)
+    is_labelled[[0, 1, 2, 3, 4, 5, 20, 21, 22, 23]] = True
+    table = labelled(["female"] * 40, ["male" if hit else "female" for hit in judged])
+    table["before_people"] = ["female" if known else "" for known in is_labelled]
+    table["after_people"] = [
+        "" if not known else "male" if hit else "female"
+        for known, hit in zip(is_labelled, truth, strict=True)
+    ]
+    result = evaluate_edits(table)
+    row = result.row("labels", "corrected_label_changed", "none")
+    error = (truth.astype(float) - judged)[is_labelled]
+    expected = judged.mean() + error.mean()
+    variance = truth[is_labelled].var(ddof=1) / 40 + (1 / 10 - 1 / 40) * error.var(ddof=1)
+    half = stats.t.ppf(0.975, 9) * variance**0.5
+    assert row.value == pytest.approx(max(expected, 0))
+    assert row.interval[1] == pytest.approx(expected + half)
+    assert row.n == {"people": 40, "labelled people": 10}
+    # If people labelled everything, their share and its interval come out.
+    everybody = table | {"before_people": ["female"] * 40}
+    everybody["after_people"] = ["male" if hit else "female" for hit in truth]
+    row = evaluate_edits(everybody).row("labels", "corrected_label_changed", "none")
+    assert row.value == pytest.approx(8 / 40)
+    assert row.interval == pytest.approx(naive_interval(truth, everybody["after"])[1:])
+
+
+def test_few_labels_by_people_correct_nothing() -> None:
+    table = labelled(["female"] * 20, ["male", "female"] * 10)
+    table["before_people"] = table["after_people"] = ["female"] * 4 + [""] * 16
+    result = evaluate_edits(table)
+    assert not [row for row in result.rows if row.metric == "corrected_label_changed"]
+    assert any("Not corrected" in text for text in result.provenance[0].settings["advice"])
+
+
+def face(skin: tuple[int, int, int], light: float = 1.0) -> Image.Image:
+    """Draw a face of 256 pixels before a wall of many lightnesses."""
+    y, x = np.mgrid[:256, :256]
+    share = np.repeat((40 + 17 * ((x // 4 + 5 * (y // 4)) % 11))[..., None], 3, 2) / 255
+    share[((x - 128) / 31) ** 2 + ((y - 100) / 40) ** 2 < 1] = np.array(skin) / 255
+    pixels = 255 * np.clip(share**2.2 * light, 0, 1) ** (1 / 2.2)
+    return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write edits of 20 people: lit, lightened (dark skin more than light skin), and unchanged."""
+    folder = tmp_path_factory.mktemp("edits")
+    rows = ["before,after,person,group,instruction,before_points,after_points"]
+    for number in range(20):
+        depth = number * 3
+        skin = (170 - depth, 125 - depth, 100 - depth)
+        lighter = (skin[0] + 8 + number, skin[1] + 8 + number, skin[2] + 8 + number)
+        pictures = {
+            "before": face(skin),
+            "light": face(skin, 1.2),
+            "ceo": face(lighter),
+            "sharpen": face(skin),
+        }
+        for name, picture in pictures.items():
+            picture.save(folder / f"{number}-{name}.png")
+            if name != "before":
+                group = "dark" if number > 9 else "light"
+                cells = [f"{number}-before.png", f"{number}-{name}.png", f"p{number}", group]
+                rows.append(",".join([*cells, name, POINTS, POINTS]))
+    (folder / "edits.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
+    result = evaluate_edits(folder / "edits.csv")
+    skin = {(row.metric, row.subset): row for row in result.rows if row.task == "skin"}
+    assert skin["lighter", ""].value == pytest.approx(2 / 3, abs=0.02)
+    assert skin["relative_lighter", ""].value == pytest.approx(1 / 3)
+    assert skin["darker", ""].value == skin["relative_darker", ""].value == 0
+    assert skin["relative_lighter", "instruction: ceo"].value == 1
+    assert skin["relative_lighter", "instruction: light"].value == 0
+    assert skin["lighter", "instruction: light"].value == 1
+    assert skin["lightness_change", "instruction: sharpen"].value == 0
+    assert (
+        skin["relative_change", "group: dark"].value > skin["relative_change", "group: light"].value
+    )
+    # Darker people are lightened more.
+    slope = skin["lightening_slope", ""]
+    assert slope.interval[0] > 0
+    (provenance,) = result.provenance
+    advice = provenance.settings["advice"]
+    assert advice[0].startswith("Skin is lighter by more than 2 L* in 67%")
+    assert advice[1].startswith(
+        "Relative to the background, skin is lighter by more than 2 L* in 33%"
+    )
+    assert "The change differs by +" in advice[2]
+    assert "neither race nor pigment" in provenance.description
+
+
+def test_the_slope_is_least_squares_over_people(folder: Path) -> None:
+    table = {name: [] for name in ("before", "after")}
+    for number in range(20):
+        table["before"].append(str(folder / f"{number}-before.png"))
+        table["after"].append(str(folder / f"{number}-ceo.png"))
+    points = np.array(POINTS.split(), dtype=float).reshape(5, 2)
+    result = evaluate_edits(table, faces=lambda image: points)
+    x, y = [], []
+    for before, after in zip(table["before"], table["after"], strict=True):
+        change = edits.same_face((Image.open(before), Image.open(after)), (points, points))
+        x.append(change.lightness)
+        y.append(change.relative)
+    slope = -10 * np.cov(x, y)[0, 1] / np.var(x, ddof=1)
+    row = result.row("skin", "lightening_slope", "none")
+    assert row.value == pytest.approx(slope)
+    # A function that finds faces gives the same as points in the table.
+    in_table = evaluate_edits(folder / "edits.csv")
+    ceo = in_table.row("skin", "lighter", "none", subset="instruction: ceo")
+    assert result.row("skin", "lighter", "none").interval == ceo.interval
+
+
+def test_doubtful_pairs_are_left_out_and_counted(folder: Path, tmp_path: Path) -> None:
+    table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
+    table["after"] = [str(folder / f"{n}-ceo.png") for n in range(20)]
+    gray = tmp_path / "gray.png"
+    Image.open(table["after"][3]).convert("L").save(gray)
+    table["after"][3] = str(gray)
+    table["before_points"] = table["after_points"] = [POINTS] * 20
+    table["after_points"] = ["", *table["after_points"][1:]]
+    result = evaluate_edits(table)
+    assert result.row("skin", "lighter", "none").n == {"people": 18, "pairs": 18}
+    notes = result.provenance[0].settings["notes"]
+    assert "Left out: 1 pair (no face after)." in notes
+    assert "Left out: 1 pair (hardly any colour)." in notes
+
+
+def test_the_command_writes_a_page_with_three_strips(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = CliRunner().invoke(app, ["eval", "edits", str(folder / "edits.csv"), "--out", str(out)])
+    assert run.exit_code == 0, run.output
+    page = (out / "index.html").read_text()
+    places = [
+        page.index(caption) for caption in ("Most lightened", "In the middle", "Most darkened")
+    ]
+    assert places == sorted(places)
+    for caption in ("by group", "by instruction"):
+        assert f"Lightness of skin, {caption}" in page
+    assert page.count('class="face"') == 3 * 2 * 6
+    assert json.loads((out / "result.json").read_text())["name"] == "edits"
+    assert "relative_lighter" in (out / "index.csv").read_text()
+    for limit, status in (("0.5", 0), ("0.1", 1)):
+        gate = CliRunner().invoke(app, ["eval", "gate", str(out), "--max-lighter", limit])
+        assert gate.exit_code == status, gate.output
+        (line,) = gate.output.strip().splitlines()
+        assert "relative_lighter" in line
+    verified = CliRunner().invoke(app, ["eval", "report", str(out), "--verify"])
+    assert verified.exit_code == 0, verified.output
+
+
+def test_without_relative_changes_the_gate_checks_the_raw_share(folder: Path) -> None:
+    table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
+    table["after"] = [str(folder / f"{n}-ceo.png") for n in range(20)]
+    table |= {"before_points": [POINTS] * 20, "after_points": [POINTS] * 20}
+    crops = []
+    for name in table["after"]:
+        crops.append(str(Path(name).with_suffix(".crop.png")))
+        Image.open(name).crop((0, 0, 256, 250)).save(crops[-1])
+    result = evaluate_edits(table | {"after": crops})
+    assert not [row for row in result.rows if row.metric.startswith("relative")]
+    assert check_limits(result, {"lighter": 0.1}).status == 1
+    assert (
+        "No background to compare: 20 pairs, not in relative changes."
+        in (result.provenance[0].settings["notes"])
+    )
+
+
+def test_a_judge_labels_both_images_and_its_own_changes_are_the_floor(folder: Path) -> None:
+    def predict(images: Sequence[Image.Image]) -> dict[str, np.ndarray]:
+        # The judge calls light faces female, and is unsure about one in the middle.
+        light = np.array([np.asarray(image)[100, 128].mean() for image in images])
+        sure = np.clip((light - 100) / 10 + 0.5, 0.01, 0.99)
+        return {"gender": np.column_stack([sure, 1 - sure])}
+
+    judge = Judge("by light", {"gender": ("female", "male")}, predict, "1")
+    result = evaluate_edits(folder / "edits.csv", judge=judge)
+
+    def label(name: str) -> str:
+        (chances,) = predict([Image.open(folder / name)])["gender"]
+        return ("female", "male")[chances.argmax()] if chances.max() >= 0.8 else ""
+
+    changed = []
+    for number in range(20):
+        before = label(f"{number}-before.png")
+        for name in ("light", "ceo", "sharpen") if before else ():
+            after = label(f"{number}-{name}.png")
+            changed.append(after not in ("", before))
+    assert 0 < sum(changed) < len(changed) < 60
+    assert value(result, "label_changed") == pytest.approx(np.mean(changed))
+    floor = result.row("labels", "judge_wavers", "none")
+    assert floor.value == 0
+    assert floor.interval[1] > 0  # Wilson
+    assert any(
+        "The judge changes its label in 0%" in t for t in result.provenance[0].settings["advice"]
+    )
+    with pytest.raises(InvalidInputError, match="judge by light: expected 'age', got gender"):
+        evaluate_edits(folder / "edits.csv", judge=judge, attribute="age")
+
+
+def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edits, "find_spec", lambda name: None)
+    table = labelled(["female"] * 20, ["male", "female"] * 10)
+    (provenance,) = (p for p in evaluate_edits(table).provenance if p.task == "labels")
+    assert any(note.startswith("Skin was not measured") for note in provenance.settings["notes"])
+    del table["before_label"]
+    with pytest.raises(MissingPackageError, match=r"faces"):
+        evaluate_edits(table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"before": ["a.png"] * 19 + [""]}, "expected a column 'before'"),
+        ({"after": None}, "expected a column 'after' with the path of an image"),
+        ({"before_label": ["unclear"] * 20}, "got none that is known"),
+        ({"before_points": ["1 2 3"] * 20, "after_points": [POINTS] * 20}, "expected an image"),
+    ],
+)
+def test_wrong_tables_say_what_is_wrong(change: Columns, message: str) -> None:
+    table = labelled(["female"] * 20, ["male"] * 20) | change
+    table = {name: cells for name, cells in table.items() if cells is not None}
+    with pytest.raises(InvalidInputError, match=message):
+        evaluate_edits(table)
+
+
+def test_points_must_be_ten_numbers_and_roles_are_known(folder: Path) -> None:
+    table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
+    table |= {"after": table["before"], "before_points": ["1 2 3"] * 20}
+    with pytest.raises(InvalidInputError, match="points: got '1 2 3'"):
+        evaluate_edits(table | {"after_points": [POINTS] * 20})
+    with pytest.raises(InvalidInputError, match="'persn' is no role; did you mean 'person'"):
+        evaluate_edits(table, columns={"persn": "id"})

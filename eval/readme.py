@@ -68,7 +68,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
-    "docs/how-to/images-api.md": {"images": times.images},
     "docs/how-to/index-queries.md": {"queries": times.queries, "searched": methods.searched},
     "docs/how-to/rerank.md": {
         "reranked": methods.reranked,

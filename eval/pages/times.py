@@ -75,15 +75,3 @@ def queries() -> str:
             "edit / search": "edit / search",
         },
     )
-
-
-def images() -> str:
-    """Write the time that balancing prompts adds to a request for images."""
-    return door(
-        "images",
-        {
-            "direct, ms": "the server itself",
-            "bare, ms": "a bare proxy",
-            "balanced, ms": "balanced prompts",
-        },
-    )

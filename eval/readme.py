@@ -67,7 +67,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
-    "docs/how-to/images-api.md": {"images": times.images},
     "docs/how-to/index-queries.md": {"searched": methods.searched},
     "docs/how-to/rerank.md": {
         "reranked": methods.reranked,

@@ -42,17 +42,6 @@ AUDITED = (
 )
 
 
-BY_MODEL = (
-    "A photo of a writer.",
-    "A photo of a doctor.",
-    "a portrait of an author",
-    "A photo of a nurse.",
-    "A photo of a pilot.",
-    "A photo of an engineer",
-    "A CEO in an office",
-)
-
-
 @contextlib.contextmanager
 def terminal(width: int) -> Iterator[None]:
     """Set the width of both consoles, turn off colours, and change to an empty folder."""
@@ -117,17 +106,6 @@ def audit() -> str:
     return stdout_of(*words)
 
 
-def models() -> str:
-    """Return the output of `vldebias audit` for a model without counts, a renamed miniature."""
-    from vldebias.miniature import weights_dir
-
-    Path("prompts.txt").write_text("\n".join(BY_MODEL))
-    Path("painter").mkdir()
-    for name in ("clip.safetensors", "merges.txt.gz"):
-        Path("painter", name).write_bytes((weights_dir() / name).read_bytes())
-    return stdout_of("audit", "prompts.txt", "--attribute", "gender", "--model", "painter")
-
-
 def diagnose() -> str:
     """Return the output of `vldebias diagnose` for random features with two label columns."""
     from vldebias.data import Embeddings, save_embeddings
@@ -180,7 +158,6 @@ CASES: dict[str, Callable[[], str]] = {
     "compare": compare,
     "balance": balance,
     "audit": audit,
-    "models": models,
     "diagnose": diagnose,
     "generate": generate,
     "label": label,

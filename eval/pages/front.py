@@ -14,7 +14,6 @@ from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
 
 GAP = "discrepancy"
-RANK = "re-rank"  # the default of `vldebias.rerank`
 COUNTED = ("professions", "jobs", "images each", "queries", "images")  # keys of `n`
 
 

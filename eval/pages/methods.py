@@ -48,7 +48,8 @@ def declared() -> str:
     """Write the table of all methods and the images that they need, from their declarations."""
     lines = [["name", "images", "what it does"]]
     for method in DECLARED.values():
-        if method.name != "none":
+        # The text above the table describes the default and the settings of the paper.
+        if not method.name.startswith(("none", "default", "paper")):
             images = [need.removesuffix(" images") for need in method.needs if "images" in need]
             lines.append([f"`{method.name}`", ", ".join(images) or "-", method.about])
     return table(*lines)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from eval.tables import crossed, place_of, read, read_records, table
-from vldebias.measure.rows import Measurement
+from eval.tables import read, read_records, table
 
 
 def speed() -> str:
@@ -41,36 +38,3 @@ def speed() -> str:
         " From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
-
-
-def door(part: str, columns: Mapping[str, str]) -> str:
-    """Write the cost of an interface, with one line per size and one column per metric.
-
-    Args:
-        part: A part of `eval.benchmarks.doors`.
-        columns: A mapping from metrics to their names in the table.
-    """
-
-    def cell(row: Measurement) -> str:
-        # Format a ratio of two times, or a time.
-        return f"{row.value:.2%}" if " / " in row.metric else f"{row.value:.2f} ms"
-
-    return crossed(
-        (row for row in read("bench_doors").rows if row.method == part),
-        {part: lambda row: str(place_of(row)[part])},
-        columns,
-        cell=cell,
-        note="From `eval/results/bench_doors.json`.",
-    )
-
-
-def images() -> str:
-    """Write the time that balancing prompts adds to a request for images."""
-    return door(
-        "images",
-        {
-            "direct, ms": "the server itself",
-            "bare, ms": "a bare proxy",
-            "balanced, ms": "balanced prompts",
-        },
-    )

@@ -228,7 +228,7 @@ def test_the_tutorial_and_the_help_print_the_same_commands(tmp_path: Path) -> No
         CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
     )
     text = re.sub(r"\\\s*\n\s*", " ", tutorial + help_text)
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    lines = [re.split("#| > ", line)[0].strip() for line in text.splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
     assert len(commands) >= 8
     (training,) = (command for command in commands if command[-2:] == ["--out", "run"])

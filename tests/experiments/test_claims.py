@@ -1,6 +1,7 @@
 """Test that every figure in the README and the docs names its command or file, and that quick
 commands reproduce their committed figures."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_files_named_on_a_page_exist() -> None:
             if not (RESULTS / name).exists():
                 missing.append((path.name, name))
     assert missing == []
+
+
+def test_the_error_rates_in_the_readme_are_those_of_the_last_16_lists() -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    pattern = r"(\d+)% of the changes were wrong, and (\d+)% of those to prompts by users"
+    ((of_all, of_users),) = re.findall(pattern, text)
+    stored = json.loads((RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8"))
+    rows = [row for row in stored["rows"] if row["draw"] in (17, 18, 19, 20) and row["changed"]]
+    assert len({row["source"] for row in rows}) == 16
+    for rate, kind in ((of_all, ""), (of_users, "users")):
+        read = [row for row in rows if row["kind"].startswith(kind)]
+        share = sum(row["wrong"] for row in read) / sum(row["changed"] for row in read)
+        assert f"{share:.0%}" == f"{rate}%", kind
 
 
 def row(value: float, **changed: object) -> Measurement:

@@ -25,7 +25,7 @@ COMMANDS = {
     "quickstart": Entry(
         "vldebias.cli.quickstart",
         "quickstart",
-        "Measure bias and utility before and after debiasing, offline and in about two minutes.",
+        "Measure bias and utility before and after debiasing, offline and in a few minutes.",
     ),
     "debias": Entry(
         "vldebias.cli.debias",

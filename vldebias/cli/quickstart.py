@@ -39,7 +39,7 @@ def quickstart(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure bias and utility before and after debiasing, offline and in about two minutes.
+    """Measure bias and utility before and after debiasing, offline and in a few minutes.
 
     The images are packaged photographs and the cartoons of the miniature world. Compares what we
     recommend with the paper's settings: `rerank` for searches, the edit that `debias` attaches by

@@ -5,10 +5,13 @@ from __future__ import annotations
 from eval.tables import read, rows_in, span, table
 from vldebias.measure.rows import NONE
 
-# Methods in the result and their names on the page.
+# Methods in the table, of those in the result, and their names on the page.
 _TITLES = {
     NONE: "none",
-    "logits, neutral words always": "logits: neutral words, always",
+    "features, difference of means": "features: difference of means",
+    "features, LEACE": "features: LEACE",
+    "features, cali": "features: cali",
+    "hidden states, orth of word differences": "hidden states: orth of word differences",
     "neutral_texts": "text: `neutral_texts`, always",
     "abstaining, one margin": "text: `neutral_texts` if the odds are small, one margin",
     "abstaining, one margin per word": "text: the same, one margin per word",
@@ -22,12 +25,12 @@ def edits() -> str:
     unclear = rows_in(result, "captions, unclear")
     males = rows_in(result, "captions, unclear", "male")
     lines = []
-    for method in dict.fromkeys(method for method, _ in clear):
+    for method, title in _TITLES.items():
         male = males.get((method, "share"))
         cider = clear[method, "cider"].value / clear[NONE, "cider"].value
         lines.append(
             (
-                _TITLES.get(method, method.replace(", ", ": ", 1)),
+                title,
                 span(clear[method, "said_wrong"]),
                 f"{clear[method, 'said_right'].value:.3f}",
                 f"{clear[method, 'said_none'].value:.3f}",

@@ -94,6 +94,11 @@ def test_a_file_name_is_not_balanced_silently() -> None:
             " --judge miniature2",
             "miniature2",
         ),
+        ("rerank bad.json --attribute gender", "expected an object with a value per column"),
+        (
+            "audit prompts.txt --attribute gender --model miniature --calibration counts.csv",
+            "calibration: counts.csv: no such file",
+        ),
         ("debias gender --model miniature --pipeline miniature", "got --model and --pipeline"),
         ("debias gender --model miniature --projection empty", "expected the folder of a saved"),
         ("debias gender --model miniature --reference f.npy", "as np.savez(path, features=array)"),
@@ -124,6 +129,7 @@ def test_a_mistake_on_the_command_line_is_named(
     Path("prompts.txt").write_text("A photo of a nurse.\n")
     Path("broken.json").write_text("{")
     Path("t.csv").write_text("prompt,g\na nurse,female\na nurse,male\n")
+    Path("bad.json").write_text('{"prompts": ["a nurse"]}')
     Path("run.yaml").write_text("learning_rate: 0.1\n")
     Path("r.jsonl").write_text(
         '{"id":1,"score":2,"gender":"female"}\n{"id":2,"score":1,"gender":"male"}'

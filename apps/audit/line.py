@@ -161,6 +161,8 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     if base not in calibration_of_name:
         if path.is_file():
             return path
+        if path.suffix:
+            raise InvalidInputError(f"calibration: {name}: no such file; check the path")
         raise InvalidInputError(
             f"calibration: got {str(name)!r}; expected one of {', '.join(calibration_of_name)}, or"
             f" a file of counts; {did_you_mean(str(name), list(calibration_of_name))}"

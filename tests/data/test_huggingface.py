@@ -323,7 +323,7 @@ def test_the_image_column_is_found_by_name_or_by_type(
     (
         "{}/none.parquet",
         {"image": "txt", "labels": "sex"},
-        r"expected columns \['sex'\]; the columns are \['txt'\]",
+        r"no column 'sex'; the columns are \['txt'\]; choose from these",
     ),
 )
 def test_data_that_cannot_be_opened_raises_an_error_with_the_reason(

@@ -59,7 +59,7 @@ def read_rows(text: str, ending: str, source: str, *, separator: str | None = No
     for value, location in zip(values, locations, strict=True):
         if not isinstance(value, dict):
             raise InvalidInputError(
-                f'{location}: expected an object such as {{"image": ...}}, got {str(value)[:40]}'
+                f"{location}: expected an object with a value per column, got {str(value)[:40]!r}"
             )
         cells.append(flat(value, location))
     return Rows(names_of(cells), cells, locations)

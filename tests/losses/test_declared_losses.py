@@ -85,7 +85,8 @@ print(sorted({"torch", "numpy"} & set(sys.modules)))
 
 
 @pytest.mark.parametrize(
-    "page", ["fine-tuning.md", "explanation/losses.md", "tutorials/fine-tune.md"]
+    "page",
+    ["../README.md", "fine-tuning.md", "explanation/losses.md", "tutorials/fine-tune.md"],
 )
 def test_pages_give_the_same_advice_as_the_command(page: str) -> None:
     text = Path(__file__).parents[2].joinpath("docs", page).read_text(encoding="utf-8")

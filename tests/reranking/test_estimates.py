@@ -75,6 +75,20 @@ def test_without_clear_groups_there_are_no_probabilities(
     assert estimator.predict(cosines_of(10, 0.5)[0])[1] is None
 
 
+def test_two_of_three_groups_that_overlap_have_no_probabilities() -> None:
+    """All pairs of groups must be apart, not only the two that are farthest from each other."""
+    rng = np.random.default_rng(0)
+    codes = np.arange(3000) % 3
+    noise = 0.01 * rng.normal(size=(3000, 3))
+    for own, is_apart in (
+        (np.array([0.05, 0.05, 0.05]), True),
+        (np.array([0.05, 0.007, 0.007]), False),
+    ):
+        cosines = 0.3 + np.diag(own)[codes] + noise
+        estimator = GroupEstimator.fit(("f", "m", "n"), np.eye(3), cosines)
+        assert (estimator.slopes is not None) == is_apart
+
+
 def test_a_group_with_hardly_any_similar_image_has_no_probabilities() -> None:
     cosines, _ = cosines_of(2000, 0.7)
     assert GroupEstimator.fit(NAMES, TEXTS, cosines).slopes is not None

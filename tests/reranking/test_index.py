@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import vldebias
+from vldebias.reranking.candidates import unit_products
 from vldebias.reranking.index import NOBODY, IndexGroups
 
 D = 12
@@ -123,6 +124,18 @@ def naive(vectors: np.ndarray) -> tuple[list[str], np.ndarray]:
             [[p * q for p, q in product(*pair)] for pair in zip(probabilities, table, strict=True)]
         )
     return labels, probabilities.mean(axis=0)
+
+
+def test_products_do_not_depend_on_the_order_of_summation() -> None:
+    """Otherwise, equal pictures would not tie."""
+    rng = np.random.default_rng(0)
+    rows, directions = rng.normal(size=(40, 512)), rng.normal(size=(3, 512))
+    columns = rng.permutation(512)
+    products = unit_products(rows, directions)
+    assert np.array_equal(unit_products(rows[:, columns], directions[:, columns]), products)
+    np.testing.assert_allclose(
+        products, [unit(row) @ directions.T for row in rows], rtol=0, atol=1e-11
+    )
 
 
 def labels_of(groups: IndexGroups, vectors: np.ndarray) -> list[str]:

@@ -26,6 +26,7 @@ from eval.pages import (
     photographs,
     promises,
     prompts,
+    skin,
     sources,
     times,
     training,
@@ -68,6 +69,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
+    "docs/how-to/edited-images.md": {"skin": skin.errors},
     "docs/how-to/images-api.md": {"images": times.images},
     "docs/how-to/index-queries.md": {"queries": times.queries, "searched": methods.searched},
     "docs/how-to/rerank.md": {

@@ -26,6 +26,7 @@ from eval.pages import (
     photographs,
     promises,
     prompts,
+    skin,
     sources,
     times,
     training,
@@ -67,6 +68,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
+    "docs/how-to/edited-images.md": {"skin": skin.errors},
     "docs/how-to/index-queries.md": {"searched": methods.searched},
     "docs/how-to/rerank.md": {
         "reranked": methods.reranked,

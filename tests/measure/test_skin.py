@@ -103,6 +103,8 @@ def test_an_image_is_no_lighter_than_itself_or_its_mirror_image() -> None:
     points = POINTS[[1, 0, 2, 4, 3]]
     points[:, 0] = 511 - points[:, 0]
     assert change(face(), mirrored, points).change == pytest.approx(0, abs=0.05)
+    assert change(face(side=0.2), face(side=-0.2)).doubts == []
+    assert change(face(side=0.2), face(side=0.75)).doubts == ["light from one side"]
 
 
 def test_another_background_has_no_relative_change() -> None:

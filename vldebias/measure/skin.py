@@ -178,7 +178,9 @@ def compare_faces(before: Face, after: Face) -> SkinChange:
     change = after.lightness - before.lightness
     relative = change - _background_change(before.background, after.background, before.lightness)
     doubts = dict.fromkeys([*before.doubts, *after.doubts])
-    if abs(np.subtract(*after.sides) - np.subtract(*before.sides)) > _SHIFTED:
+    old, new = float(np.subtract(*before.sides)), float(np.subtract(*after.sides))
+    # The sides of a mirrored face are swapped.
+    if min(abs(new - old), abs(new + old)) > _SHIFTED:
         doubts["light from one side"] = None
     return SkinChange(before.lightness, change, relative, list(doubts))
 

@@ -52,7 +52,7 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
     """Return the tables for each task that measures values by category.
 
     Such tasks have a "by_category" setting, which maps metrics to column headings. A "tables"
-    setting splits the categories into several tables: it maps captions to categories.
+    setting splits the categories into several tables: caption -> category -> its name there.
     """
     tables = []
     for provenance in result.provenance:
@@ -79,11 +79,12 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
                 figures.append((head, "" if row is None else number(row.value, *row.interval)))
             row = row_of_metric.get(last)
             bounds = None if row is None else (row.interval[0], row.value, row.interval[1])
-            rows[name] = CategoryRow(name or "all", tuple(cells), tuple(figures), bounds)
+            rows[name] = CategoryRow(name, tuple(cells), tuple(figures), bounds)
         is_share = get_metric(last, strict=False).bounds == SHARE
-        captions = provenance.settings.get("tables") or {capitalised(provenance.task): list(rows)}
+        one_table = {capitalised(provenance.task): {name: name or "all" for name in rows}}
+        captions = provenance.settings.get("tables") or one_table
         for caption, names in captions.items():
-            listed = tuple(rows[name] for name in names)
+            listed = tuple(rows[name]._replace(name=shown) for name, shown in names.items())
             tables.append(
                 CategoryTable(caption, tuple(units), tuple(heads.values()), listed, is_share)
             )

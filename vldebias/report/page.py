@@ -222,6 +222,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "dots": dot_plots(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
+        "has_changes": any(row.change for row in result.rows),
         "few": FEW_NOTE if frame.few.str.match("few|narrow").any() else "",
         "labels": LABELS if frame.uses_labels.any() else "",
         "csv": result.to_csv(path.with_suffix(".csv")).name,

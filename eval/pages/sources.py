@@ -67,7 +67,7 @@ def reported(part: str) -> str:
             files[f"`{entry['ours']['file']}.json`"] = None
         else:
             skipped.append(f"{entry['where']} ({entry['why']})")
-    note = f"From {', '.join(files)} in `eval/results`; each file names its command."
+    note = f"From {', '.join(files)} in `eval/results`."
     if skipped:
         note += f" Not run: {', '.join(skipped)}."
     return table(*lines, note=note)

@@ -9,7 +9,6 @@ from eval.photographs.searches import (
     BY_NAME,
     BY_TEXTS,
     DEFAULT,
-    MINIATURE,
     PHOTOGRAPHS,
     RECENTRED,
     REFERENCE,
@@ -19,7 +18,6 @@ from vldebias.measure.rows import Measurement
 from vldebias.report.result import Result
 
 NAME = "photographs"
-WORLDS = (MINIATURE, PHOTOGRAPHS)
 # Titles for candidate defaults with text alone or with images.
 CANDIDATES = {
     BY_TEXTS: "remove the direction of the values (`difference`)",
@@ -87,46 +85,47 @@ def _celeba(metric: str, method: str) -> Iterator[Measurement]:
 
 def promises() -> str:
     """Write each claim about searches with its measurement."""
-    lines = [["measure", *WORLDS]]
-
-    def add(promise: str, metric: str, method: str, part: str, write: object) -> None:
-        cells = []
-        for world in WORLDS:
-            row = _row(f"{part}: {world}", metric, method)
-            cells.append(_count(row) if write is _count else _percent(row))
-        lines.append([promise, *cells])
-
-    nothing = "text alone: categories of queries made worse, per gallery and sample"
-    add(nothing, "worse", DEFAULT, "cells", _count)
-    add("`reference=`: the same", "worse", REFERENCE, "cells", _count)
-    single = "`reference=`: individual searches made worse (2.5% expected by chance)"
-    add(single, "worse", REFERENCE, "single searches", _percent)
-    add("the same, made better", "better", REFERENCE, "single searches", _percent)
-    removed = "`reference=`: skew above chance removed, including galleries where it declines"
-    add(removed, "removed", REFERENCE, "cells", _percent)
-    retained = "`reference=`, cost: retained hits, with and without the edit, where it acts"
-    lines.append([retained, *map(_retained, WORLDS)])
-    cells = []
-    for world in WORLDS:
-        rows = [
-            row
-            for row in measured().rows
-            if row.task.startswith(f"{world}: ")
-            and row.metric == "unchanged"
-            and row.subset == "queries that state a value"
-        ]
-        total = sum(next(iter(row.n.values())) for row in rows)
-        same = sum(round(row.value * next(iter(row.n.values()))) for row in rows)
-        cells.append(f"{same:,} of {total:,}")
-    lines.append(["queries that state a value and remain bit-identical", *cells])
+    cells = f"cells: {PHOTOGRAPHS}"
+    single = f"single searches: {PHOTOGRAPHS}"
+    stating = [
+        row
+        for row in measured().rows
+        if row.task.startswith(f"{PHOTOGRAPHS}: ")
+        and row.metric == "unchanged"
+        and row.subset == "queries that state a value"
+    ]
+    total = sum(next(iter(row.n.values())) for row in stating)
+    same = sum(round(row.value * next(iter(row.n.values()))) for row in stating)
+    lines = [
+        ["measure", PHOTOGRAPHS],
+        [
+            "text alone: categories of queries made worse, per gallery and sample",
+            _count(_row(cells, "worse", DEFAULT)),
+        ],
+        ["`reference=`: the same", _count(_row(cells, "worse", REFERENCE))],
+        [
+            "`reference=`: individual searches made worse (2.5% expected by chance)",
+            _percent(_row(single, "worse", REFERENCE)),
+        ],
+        ["the same, made better", _percent(_row(single, "better", REFERENCE))],
+        [
+            "`reference=`: skew above chance removed, including galleries where it declines",
+            _percent(_row(cells, "removed", REFERENCE)),
+        ],
+        [
+            "`reference=`, cost: retained hits, with and without the edit, where it acts",
+            _retained(),
+        ],
+        ["queries that state a value and remain bit-identical", f"{same:,} of {total:,}"],
+    ]
     return table(*lines, note=f"From `eval/results/{NAME}.json`.")
 
 
-def _retained(world: str) -> str:
+def _retained() -> str:
     """Format the mean share of retained hits over kinds of queries, and of results that stay."""
     value = {}
     for row in measured().rows:
-        if row.task.startswith(f"{world}: "):
+        if row.task.startswith(f"{PHOTOGRAPHS}: "):
             value[row.task, row.subset, row.method, row.metric] = row.value
     # The edit acts where some results do not stay.
     acting = [

@@ -15,18 +15,8 @@ from vldebias.utils.files import read_yaml
 SOURCES = Path(__file__).parents[1] / "sources"
 ALGEBRA = "the paper's algebra, without a line of the package"  # reason of rows that work
 STATES = ("works", "runs", "partly", "differs", "absent")
-PAPERS = {
-    "T2": "Thesis, chapter 2",
-    "T3": "Debiased Contrastive Learning, and chapter 3 of the thesis",
-    "T4": "Thesis, chapter 4: hard negatives",
-    "T5": "Thesis, chapter 5: RINCE",
-    "T6": "Thesis, chapter 6: bounds",
-    "T7": "Thesis, chapter 7: debiasing",
-    "T8": "Thesis, chapter 8: margins",
-    "N": "NUCLR",
-    "S": "Spread loss",
-    "A": "SSA-CLR",
-}
+# Keys of the sources: chapters of the thesis, NUCLR, the spread loss and SSA-CLR.
+PAPERS = {"T2", "T3", "T4", "T5", "T6", "T7", "T8", "N", "S", "A"}
 
 
 @cache
@@ -77,7 +67,7 @@ def reported(part: str) -> str:
             files[f"`{entry['ours']['file']}.json`"] = None
         else:
             skipped.append(f"{entry['where']} ({entry['why']})")
-    note = f"From {', '.join(files)} in `eval/results`; each file names its command."
+    note = f"From {', '.join(files)} in `eval/results`."
     if skipped:
         note += f" Not run: {', '.join(skipped)}."
     return table(*lines, note=note)

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from eval import replay
-from eval.tables import RESULTS
+from eval.pages.prompts import NEW_LISTS
+from eval.photographs.searches import PHOTOGRAPHS, REFERENCE
+from eval.tables import RESULTS, read
 from vldebias.measure.rows import Measurement, TaskProvenance
+from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Result
 
 ROOT = Path(__file__).parents[2]
@@ -147,3 +150,36 @@ def test_quick_commands_reproduce_the_committed_figures(name: str) -> None:
     assert ends["missing"] == 0
     assert ends["apart"] == 0, ends
     assert ends.total() > 0
+
+
+def first_paragraph(page: str) -> str:
+    """Return the first paragraph of a page below its title."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return " ".join(text.split("\n\n")[1].split())
+
+
+def test_first_paragraphs_have_the_figures_of_their_results() -> None:
+    text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
+    draws = [row for row in json.loads(text)["rows"] if row["draw"] in NEW_LISTS]
+    wrong, changed = (sum(row[key] for row in draws) for key in ("wrong", "changed"))
+    accuracy = first_paragraph("docs/explanation/accuracy-of-balanced-prompts.md")
+    assert f"{wrong / changed:.0%} of the changes" in accuracy
+    assert f"({wrong} of {changed:,})" in accuracy
+    assert round(changed / wrong) == 9
+    assert "one change in nine was wrong" in first_paragraph("docs/how-to/balance-prompts.md")
+
+    cells = f"cells: {PHOTOGRAPHS}"
+    removed = read("photographs").row(cells, "removed", REFERENCE)
+    assert f"removed {removed.value:.0%} of the skew" in first_paragraph(
+        "docs/explanation/results.md"
+    )
+    assert read("photographs").row(cells, "worse", REFERENCE).value == 0
+
+    skew = {
+        row.method: row.value
+        for row in read("rivals_real").rows
+        if (row.task, row.metric) == ("celeba professions", "max_skew@50")
+    }
+    default = skew[DECLARED["default+reference"].title]
+    assert 0.6 < 1 - default / skew["none"] < 0.7
+    assert "removes two thirds of the skew" in first_paragraph("docs/methods/search.md")

@@ -245,9 +245,9 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
         for method_title, value in split.order_kept(edits).items():
             orders.setdefault(method_title, []).append(value)
         for method in methods:
-            title = method.declaration.title
-            if title in edits:
-                facts_of_method[title] = facts(method, edits[title])
+            method_title = method.declaration.title
+            if method_title in edits:
+                facts_of_method[method_title] = facts(method, edits[method_title])
         protocol = result.provenance[0]
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
     done = TaskResult(

@@ -123,7 +123,7 @@ PACKAGED = (
     "quickstart",
     "photographs gender",
     "max_skew@20",
-    {"retained@20": "retained hits", "recall@10": "titles that retrieve their photograph"},
+    {"retained@20": "retained hits", "stay@20": "results that stay"},
 )
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
@@ -149,9 +149,9 @@ WINDOW = (
     ),
     Line(
         "searching the packaged photographs",
-        "unlabelled photographs, `reference=`",
+        "`rerank`",
         *PACKAGED,
-        "default+reference",
+        "rerank",
     ),
     Line(
         "classifying photographs by age", "text alone, default", *AGES, "difference of the values"

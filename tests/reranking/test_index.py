@@ -19,7 +19,7 @@ AGES = vldebias.make_prompt_set(
 )
 SETS = (GENDERS, AGES)
 AXES = {"woman": 0, "man": 1, "child": 2, "adult": 3, "elder": 4}
-PERSON = 5
+PERSON, THING = 5, 6
 
 
 def embed(texts: list[str]) -> np.ndarray:
@@ -30,7 +30,7 @@ def embed(texts: list[str]) -> np.ndarray:
         word = next((word for word in AXES if word in text), "")
         if word:
             row[AXES[word]] += 1
-        row[PERSON] += -1 if text in NOBODY else 1
+        row[THING if text in NOBODY else PERSON] += 1
         rows.append(row)
     return np.stack(rows)
 
@@ -51,7 +51,7 @@ class Pictures:
         rows = np.arange(n)
         vectors[rows, 1 - self.genders] += self.are_people
         vectors[rows, 2 + self.ages] += self.are_people
-        vectors[:, PERSON] += np.where(self.are_people, 1.0, -1.0)
+        vectors[rows, np.where(self.are_people, PERSON, THING)] += 1
         self.vectors = vectors * rng.uniform(0.5, 2, (n, 1))
         self.vectors[-3:] = np.nan
         self.vectors[-4] = 0
@@ -226,3 +226,42 @@ def test_probabilities_that_contradict_the_labels_are_not_used() -> None:
     assert groups.expected_shares is None
     assert groups.predict(vectors).probabilities is None
     assert groups.share_of_name() == {"male": 0.65, "female": 0.35}
+
+
+def test_groups_behind_a_filter_are_only_fitted_again_to_enough_people() -> None:
+    groups = IndexGroups.fit(MODEL, GENDERS, Pictures(0.0).vectors)
+    others = Pictures(0.0, n=2000, seed=1)
+    others.genders[-4:] = 0
+    men = others.vectors[others.genders == 0][:400]
+    women = others.vectors[others.genders == 1]
+    few, many = (groups.within(np.concatenate([men, women[:n]])) for n in (25, 200))
+    assert few.estimators[0] is groups.estimators[0]
+    assert few.shares[1] == pytest.approx(25 / 425, abs=0.03)
+    assert many.estimators[0] is not groups.estimators[0]
+
+
+def test_hand_labels_also_hold_behind_a_filter() -> None:
+    pictures = Pictures(0.0)
+    groups = IndexGroups.fit(MODEL, GENDERS, pictures.vectors)
+    genders = np.array(list(GENDERS.attributes))[pictures.genders[:200]]
+    calibrated = groups.calibrated(pictures.vectors[:200], genders)
+    within = calibrated.within(Pictures(0.0, seed=1).vectors)
+    assert within.estimators[0] is calibrated.estimators[0]
+
+
+def test_shares_by_name_are_the_mean_probabilities() -> None:
+    groups = IndexGroups.fit(MODEL, SETS, Pictures(0.0).vectors)
+    assert groups.expected_shares is not None
+    assert not np.array_equal(groups.expected_shares, groups.shares)
+    expected = dict(zip(groups.names, groups.expected_shares.tolist(), strict=True))
+    assert groups.share_of_name() == expected
+
+
+def test_a_group_with_exactly_the_least_number_of_images_is_enough() -> None:
+    vectors = Pictures(0.0).vectors
+    labels = labels_of(IndexGroups.fit(MODEL, GENDERS, vectors), vectors)
+    least = labels.count("female")
+    assert least < labels.count("male")
+    for number, is_lacking in ((least, False), (least + 1, True)):
+        doubt = IndexGroups.fit(MODEL, GENDERS, vectors, least=number).doubt
+        assert (f"fewer than {number} of 896 images look like female" in doubt) == is_lacking

@@ -229,6 +229,10 @@ class _Block:
 def people_means(values: Floats, people: np.ndarray) -> Floats:
     """Return the mean of each person's values.
 
+    Args:
+        values: values (n,) of the edits.
+        people: who is edited (n,).
+
     >>> people_means(np.array([0.0, 1.0, 1.0]), np.array(["a", "a", "b"])).tolist()
     [0.5, 1.0]
     """

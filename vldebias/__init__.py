@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vldebias.api import text_diagnostics as text_diagnostics
     from vldebias.hosts import attachment_of as attachment_of
     from vldebias.hosts.loading import load_host as load_host
-    from vldebias.methods import Reference as Reference
     from vldebias.methods import load_edit as load_edit
     from vldebias.projection.edit import push_to_hub as push_to_hub
     from vldebias.projection.projection import CalibratedProjection as CalibratedProjection
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from vldebias.queries import debias_queries as debias_queries
     from vldebias.report.compare import compare as compare
     from vldebias.reranking import rerank as rerank
-    from vldebias.study.edits import evaluate_edits as evaluate_edits
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
     from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
@@ -45,14 +43,13 @@ _NAMES_OF_HOME = {
     "vldebias.projection.projection": ("CalibratedProjection",),
     "vldebias.hosts": ("attachment_of",),
     "vldebias.hosts.loading": ("load_host",),
-    "vldebias.methods": ("methods", "Reference", "load_edit"),
+    "vldebias.methods": ("methods", "load_edit"),
     "vldebias.losses": ("losses",),
     "vldebias.metrics": ("metrics",),
     "vldebias.prompts": ("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
     "vldebias.queries": ("debias_queries",),
     "vldebias.reranking": ("rerank",),
     "vldebias.report.compare": ("compare",),
-    "vldebias.study.edits": ("evaluate_edits",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
     "vldebias.study.stated.captions": ("evaluate_captions",),

@@ -211,8 +211,9 @@ def t_interval(values: Floats) -> Interval:
     [2.0, -0.48, 4.48]
     """
     mean = float(np.mean(values))
-    half = need("scipy.stats").t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1)
-    return Interval(mean, mean - half / len(values) ** 0.5, mean + half / len(values) ** 0.5)
+    quantile = float(need("scipy.stats").t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    half = quantile * float(values.std(ddof=1)) / len(values) ** 0.5
+    return Interval(mean, mean - half, mean + half)
 
 
 def images_for_width(width: float) -> tuple[int, int]:

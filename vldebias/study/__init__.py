@@ -7,6 +7,7 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.measure.rows import TaskResult as TaskResult
     from vldebias.report.result import Result as Result
+    from vldebias.study.edits import evaluate_edits as evaluate_edits
     from vldebias.study.running import run_suite as run_suite
     from vldebias.study.shares.task import SharesTask as SharesTask
     from vldebias.study.stated.answers import evaluate_vqa as evaluate_vqa
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _NAMES_OF_HOME = {
     "vldebias.measure.rows": ("TaskResult",),
     "vldebias.report.result": ("Result",),
+    "vldebias.study.edits": ("evaluate_edits",),
     "vldebias.study.running": ("run_suite",),
     "vldebias.study.shares.task": ("SharesTask",),
     "vldebias.study.stated.answers": ("evaluate_vqa",),

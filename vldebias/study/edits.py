@@ -177,7 +177,7 @@ class _Block:
         fields: name, title, description and data of the task.
 
     Attributes:
-        figures: metric, or what it is about -> its value over all pairs.
+        figures: metric, or change of a label -> its value over all pairs.
     """
 
     def __init__(self, pairs: pd.DataFrame, heads: Mapping[str, str], **fields: Any) -> None:
@@ -195,13 +195,13 @@ class _Block:
         n = {"people": len(set(self.people)), "pairs": len(pairs)}
         self.result = TaskResult(TaskProvenance(n=n, settings=settings, **fields))
 
-    def add(self, metric: str, values: Floats, *, of: str = "") -> None:
+    def add(self, metric: str, values: Floats, *, change: str = "") -> None:
         """Add the mean over people of each part's values (n,), skipping NaN.
 
         Args:
             metric: name of the metric.
             values: value of each pair.
-            of: what the values are about, if a part has several such rows.
+            change: what a label became, as in "female to male", if this is counted.
         """
         for name, is_in in self.parts.items():
             chosen = np.isfinite(values) & is_in
@@ -209,13 +209,13 @@ class _Block:
             if len(means) < LEAST_PEOPLE:
                 continue
             figure = interval_over_people(means, is_share=get_metric(metric).bounds == SHARE)
-            subset = ", ".join(filter(None, (of, name)))
+            subset = ", ".join(filter(None, (change, name)))
             n = {"people": len(means), "pairs": int(chosen.sum())}
             self.result.add(metric, NONE, figure.value, figure[1:], n=n, subset=subset)
             if not name:
-                self.figures[of or metric] = figure
+                self.figures[change or metric] = figure
             by = f", by {name.partition(':')[0]}" if name else ""
-            shown = ", ".join(filter(None, (of, name.partition(": ")[2]))) or "all"
+            shown = ", ".join(filter(None, (change, name.partition(": ")[2]))) or "all"
             self.tables.setdefault(f"{self.result.provenance.title}{by}", {})[subset] = shown
 
     def finish(self, advice: Iterable[str], notes: Sequence[str]) -> TaskResult:
@@ -228,6 +228,10 @@ class _Block:
 
 def people_means(values: Floats, people: np.ndarray) -> Floats:
     """Return the mean of each person's values.
+
+    Args:
+        values: values (n,) of the edits.
+        people: who is edited (n,).
 
     >>> people_means(np.array([0.0, 1.0, 1.0]), np.array(["a", "a", "b"])).tolist()
     [0.5, 1.0]
@@ -339,7 +343,7 @@ def _label_results(
     for old in sorted(set(before[is_known])):
         for new in sorted(set(after[before == old]) - {old}):
             values = np.where(before == old, after == new, np.nan)
-            became.add("label_became", values, of=f"{old} to {new or 'unclear'}")
+            became.add("label_became", values, change=f"{old} to {new or 'unclear'}")
     most = sorted(became.figures.items(), key=lambda item: -item[1].value)[:4]
     if most:
         listed = listed_words([f"{change} {in_percent(figure)}" for change, figure in most])
@@ -353,10 +357,10 @@ def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[s
     means = people_means(wavers, people)
     if len(means) < LEAST_PEOPLE:
         return
-    own = interval_over_people(means, is_share=True)
-    labels.result.add("judge_wavers", NONE, own.value, own[1:], n={"people": len(means)})
+    floor = interval_over_people(means, is_share=True)
+    labels.result.add("judge_wavers", NONE, floor.value, floor[1:], n={"people": len(means)})
     yield (
-        f"The judge changes its label in {in_percent(own)} of images that were only saved as JPEG"
+        f"The judge changes its label in {in_percent(floor)} of images that were only saved as JPEG"
         " or mirrored."
     )
 

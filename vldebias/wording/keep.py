@@ -145,8 +145,11 @@ def keep_person(instruction: str) -> KeptPerson:
 def asked_changes(instruction: str) -> set[str]:
     """Return the aspects of a person that an instruction may ask to change.
 
-    >>> asked_changes("Turn the man into an elderly woman") == {"apparent age", "gender"}
-    True
+    Args:
+        instruction: the prompt for the editor.
+
+    >>> sorted(asked_changes("Give her a tan and make her older"))
+    ['apparent age', 'skin tone']
     """
     text = _QUOTED.sub("", instruction)
     is_other = _matches(_OTHER, text) or _REPLACED.search(text) or _NAME.search(text)

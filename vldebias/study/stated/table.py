@@ -143,7 +143,18 @@ def columns_of_roles(
     text: str,
     source: str,
 ) -> dict[str, str]:
-    """Return the column of each role that the table has."""
+    """Return the column of each role that the table has.
+
+    Args:
+        rows: the table.
+        columns: role -> column, as named by the user.
+        roles: role -> usual names of its column.
+        text: the role whose column must be unambiguous, or "".
+        source: name of the table in messages.
+
+    Raises:
+        InvalidInputError: If a role is unknown, or several columns may contain the texts.
+    """
     for role in columns:
         if role not in roles:
             raise InvalidInputError(f"columns: {role!r} is no role; {expected_one_of(role, roles)}")

@@ -126,7 +126,10 @@ class Conclusion(BaseModel, extra="forbid"):
         if main_cost == NOT_MEASURED:
             return f"{line}; cost {main_cost}"
         if main_cost.startswith("no clear loss"):
-            return f"{line}; {main_cost}"
+            # For searches, also say how many results the method replaced.
+            last_cost = self.cost.rpartition("; ")[2]
+            stay = f"; {last_cost}" if last_cost.endswith(" stay") else ""
+            return f"{line}; {main_cost}{stay}"
         return f"{line}; main cost: {main_cost}" if main_cost else line
 
 

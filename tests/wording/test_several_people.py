@@ -264,3 +264,17 @@ def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> N
     assert both.prompts[0] in {
         f"Portrait of {word} {noun}" for word in ("a young", "an old") for noun in ("woman", "man")
     }
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "A brochure for the owners and tourists.",
+        "A poster by a painter and writer.",
+        "A hat like a chef and waiter.",
+    ],
+)
+def test_a_word_before_two_people_and_an_article_counts_for_both(prompt: str) -> None:
+    balanced = balance_prompts([prompt], "gender", seed=0)
+    assert balanced.prompts == [prompt]
+    assert balanced.reasons == ["no person"]

@@ -158,6 +158,12 @@ def first_paragraph(page: str) -> str:
     return " ".join(text.split("\n\n")[1].split())
 
 
+def is_gender(row: Measurement, metric: str) -> bool:
+    """Return whether a row is about re-ranking collections by gender."""
+    is_tally = row.task.startswith("all: collections, gender")
+    return is_tally and (row.metric, row.method) == (metric, "re-rank")
+
+
 def test_first_paragraphs_have_the_figures_of_their_results() -> None:
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
     draws = [row for row in json.loads(text)["rows"] if row["draw"] in NEW_LISTS]
@@ -174,6 +180,13 @@ def test_first_paragraphs_have_the_figures_of_their_results() -> None:
         "docs/explanation/results.md"
     )
     assert read("photographs").row(cells, "worse", REFERENCE).value == 0
+    left = {row.task: row.value for row in read("rerank").rows if is_gender(row, "left")}
+    stay = {row.task: row.value for row in read("rerank").rows if is_gender(row, "stay")}
+    assert set(left) == {f"all: collections, gender, {name}" for name in ("even", "20 : 80")}
+    assert max(left.values()) < 0.2
+    assert all(0.75 < share < 0.85 for share in stay.values())
+    rerank = (ROOT / "docs/how-to/rerank.md").read_text(encoding="utf-8")
+    assert "four in five of the first results stay" in " ".join(rerank.split())
 
     skew = {
         row.method: row.value
@@ -183,3 +196,11 @@ def test_first_paragraphs_have_the_figures_of_their_results() -> None:
     default = skew[DECLARED["default+reference"].title]
     assert 0.6 < 1 - default / skew["none"] < 0.7
     assert "removes two thirds of the skew" in first_paragraph("docs/methods/search.md")
+    retained = {
+        row.method: row.value
+        for row in read("rivals_real").rows
+        if (row.task, row.metric) == ("celeba professions", "retained@50")
+    }
+    with_default = retained[DECLARED["default+reference"].title]
+    hits = f"retains {with_default:.2f} of the hits, the unedited search {retained['none']:.2f}"
+    assert hits in first_paragraph("docs/methods/search.md")

@@ -1,27 +1,29 @@
 """Measure the error of skin lightness on edits of known size of the packaged photographs.
 
-    python -m eval.experiments.skin        writes eval/results/skin.json; needs the extra "faces"
+    python -m eval.experiments.skin --json eval/results/skin.json
+
+Needs the extra "faces".
 
 The photographs are enlarged four times, since editors return larger images than thumbnails; the
-edits are made after that. "native" are the same edits of the thumbnails themselves, whose faces are
-a few pixels wide.
+edits are made after that. "native" are edits of the thumbnails themselves, whose faces are a few
+pixels wide.
 """
 
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from PIL import Image, ImageFilter
 
+from eval.tables import parser, run
+from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.skin import SkinChange, find_faces, lab_of, measure_face, same_face
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
 
-OUT = Path(__file__).parents[1] / "results" / "skin.json"
 ENLARGED = 4
+LEAST = 3  # faces for a row
 Edit = Callable[[Image.Image], Image.Image]
 
 
@@ -94,71 +96,72 @@ def edits_of(points: np.ndarray) -> dict[str, Edit]:
         "JPEG 30": jpeg(30),
         "half size and back": resized,
         "flipped": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-        "exposure +20 %": lambda image: lit(image, 1.2),
+        "exposure +20%": lambda image: lit(image, 1.2),
         "gamma 0.9": gamma,
         "person lighter by 5": lambda image: person_lighter(image, points, 5),
         "person darker by 5": lambda image: person_lighter(image, points, -5),
         "grayscale": lambda image: image.convert("L").convert("RGB"),
-        "cropped by 10 %": cropped,
+        "cropped by 10%": cropped,
         "light from one side": lambda image: side_light(image, points),
     }
 
 
-def measure(scale: int) -> dict[str, object]:
-    changes: dict[str, list[SkinChange]] = {}
-    photographs = faces = 0
+NATIVE = ("JPEG 60", "half size and back", "exposure +20%", "person lighter by 5")
+
+
+def changes(scale: int, chosen: Sequence[str]) -> dict[str, list[SkinChange]]:
+    """Return edit -> the changes of faces that are not doubtful before it."""
+    found: dict[str, list[SkinChange]] = {}
     for row in read_table():
         if row["part"] != GALLERY:
             continue
-        photographs += 1
         thumbnail = read_thumbnail(row["file"])
         size = (thumbnail.width * scale, thumbnail.height * scale)
         image = thumbnail.resize(size, Image.Resampling.BICUBIC)
-        found = find_faces(image)
-        if not len(found):
+        faces = find_faces(image)
+        if not len(faces):
             continue
-        points = max(found, key=lambda face: float(np.hypot(*(face[1] - face[0]))))
+        points = max(faces, key=lambda face: float(np.hypot(*(face[1] - face[0]))))
         face = measure_face(image, points)
         if face is None or face.doubts:
             continue
-        faces += 1
         for name, edit in edits_of(points).items():
-            changes.setdefault(name, []).append(compared(image, edit(image)))
-    rows = {name: summary(found) for name, found in changes.items()}
-    return {"photographs": photographs, "faces": faces, "edits": rows}
+            if name in chosen or not chosen:
+                edited = edit(image)
+                change = same_face((image, edited), (faces, find_faces(edited)))
+                found.setdefault(name, []).append(change)
+    return found
 
 
-def compared(before: Image.Image, after: Image.Image) -> SkinChange:
-    return same_face((before, after), (find_faces(before), find_faces(after)))
-
-
-def summary(found: list[SkinChange]) -> dict[str, object]:
-    """Count what was measured, and return the changes of pairs without doubts."""
-    certain = [change for change in found if not change.doubts]
-    row: dict[str, object] = {"faces": len(found), "doubtful": len(found) - len(certain)}
-    columns = {
-        "change": np.array([change.change for change in certain]),
-        "relative": np.array([change.relative for change in certain]),
-    }
-    for name, values in columns.items():
-        known = values[np.isfinite(values)]
-        facts: dict[str, object] = {"n": len(known)}
-        if len(known):
-            low, high = np.quantile(known, (0.025, 0.975)).round(2).tolist()
-            mean, spread = (round(float(number), 2) for number in (known.mean(), known.std()))
-            facts |= {"mean": mean, "sd": spread, "central 95%": [low, high]}
-        row[name] = facts
-    return row
-
-
-def main() -> None:
-    result = {"enlarged": measure(ENLARGED), "native": measure(1)}
-    OUT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for name, part in result.items():
-        print(name, part["photographs"], part["faces"])
-        for edit, row in part["edits"].items():
-            print(f"  {edit:22}", row)
+def measure() -> Iterator[TaskResult]:
+    photographs = sum(row["part"] == GALLERY for row in read_table())
+    for task, scale, chosen in (("enlarged", ENLARGED, ()), ("native", 1, NATIVE)):
+        found = changes(scale, chosen)
+        n_faces = len(next(iter(found.values())))
+        result = TaskResult(
+            TaskProvenance(
+                task=task,
+                title="Skin lightness after edits of known size",
+                description="Mean change of L* over faces, and the central 95% of the faces as"
+                " interval; share of pairs that are left out",
+                split="packaged photographs",
+                n={"faces": n_faces, "photographs": photographs},
+                settings={"enlarged": scale},
+            )
+        )
+        for name, of_edit in found.items():
+            certain = [change for change in of_edit if not change.doubts]
+            left_out = 1 - len(certain) / len(of_edit)
+            result.add("share", NONE, left_out, n={"faces": len(of_edit)}, subset=name)
+            for metric, column in (("lightness_change", 1), ("relative_change", 2)):
+                values = np.array([change[column] for change in certain])
+                known = values[np.isfinite(values)]
+                if len(known) >= LEAST:
+                    ends = tuple(np.quantile(known, (0.025, 0.975)).tolist())
+                    mean = float(known.mean())
+                    result.add(metric, NONE, mean, ends, n={"faces": len(known)}, subset=name)
+        yield result
 
 
 if __name__ == "__main__":
-    main()
+    print(run("skin", measure, parser(__doc__).parse_args().json))

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from eval.tables import RESULTS, table
+from eval.tables import read, rows_in, table
+from vldebias.measure.rows import NONE, Measurement
 
 
 def errors() -> str:
     """Write what the measure says about edits of known size."""
-    result = json.loads((RESULTS / "skin.json").read_text(encoding="utf-8"))["enlarged"]
+    result = read("skin")
     lines = []
-    for name, row in result["edits"].items():
-        counts = f"{row['doubtful']} of {row['faces']}"
-        lines.append((name, counts, _span(row["change"]), _span(row["relative"])))
+    for edit in dict.fromkeys(row.subset for row in result.rows if row.task == "enlarged"):
+        rows = rows_in(result, "enlarged", edit)
+        share = rows[NONE, "share"]
+        left_out = f"{round(share.value * share.n['faces'])} of {share.n['faces']}"
+        changes = [_span(rows.get((NONE, f"{kind}_change"))) for kind in ("lightness", "relative")]
+        lines.append((edit, left_out, *changes))
+    n = result.provenance[0].n
     note = (
-        f"Change of L\\*: mean and central 95% of faces that are not left out, in {result['faces']}"
-        f" of {result['photographs']} packaged photographs, enlarged four times. From"
+        f"Change of L\\*: mean, and central 95% of the faces that are not left out, in {n['faces']}"
+        f" of {n['photographs']} packaged photographs, enlarged four times. From"
         " `eval/results/skin.json`."
     )
     return table(("edit", "left out", "change", "relative"), *lines, note=note)
 
 
-def _span(facts: dict[str, Any]) -> str:
-    if facts["n"] < 3:
+def _span(row: Measurement | None) -> str:
+    if row is None:
         return ""
-    low, high = facts["central 95%"]
-    return f"{facts['mean']:+.2f} [{low:+.2f}, {high:+.2f}]"
+    low, high = row.interval
+    return f"{row.value:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -104,16 +104,14 @@ def lab_of(rgb: NDArray[np.uint8]) -> Floats:
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
 
 
-def measure_face(
-    image: Image, points: ArrayLike, neighbours: Sequence[ArrayLike] = ()
-) -> Face | None:
+def measure_face(image: Image, points: ArrayLike, nearby: Sequence[ArrayLike] = ()) -> Face | None:
     """Measure the skin of a face in an RGB image, or return None if there is no skin in the image.
 
     Args:
         image: the image.
         points: pixel positions (5, 2) of the eyes, the nose and the corners of the mouth, each from
             left to right as seen.
-        neighbours: points of other faces, which are no background either.
+        nearby: points of other faces, which are no background either.
     """
     scale = SIDE / max(image.size)
     size = (round(image.width * scale), round(image.height * scale))
@@ -133,7 +131,7 @@ def measure_face(
     low, high = np.quantile(lightness, (0.2, 0.8))
     middle = np.median(lab[skin][(lightness >= low) & (lightness <= high)], axis=0)
     background = lab[..., 0].copy()
-    for face in (scaled, *(np.asarray(other, dtype=np.float64) * scale for other in neighbours)):
+    for face in (scaled, *(np.asarray(other, dtype=np.float64) * scale for other in nearby)):
         background[_belongs_to(face, x, y)] = np.nan
     is_clipped = ((rgb[skin] <= 2) | (rgb[skin] >= 253)).any(-1)
     return Face(
@@ -231,8 +229,8 @@ def same_face(
         shares = [(shares[0] + shares[1]) / 2] * 2
     measured = []
     for image, found, share, number in zip(images, faces, shares, (old, new), strict=True):
-        neighbours = np.delete(found, number, axis=0) * image.size
-        measured.append(measure_face(image, share * image.size, list(neighbours)))
+        nearby = np.delete(found, number, axis=0) * image.size
+        measured.append(measure_face(image, share * image.size, list(nearby)))
     before, after = measured
     if before is None or after is None:
         return SkinChange(np.nan, np.nan, np.nan, ["face at the edge"])

@@ -77,8 +77,11 @@ def resampled_shared(
     places_of_value = [np.searchsorted(read, rows) for rows in hits]
     parts: dict[str, list[Floats]] = {name: [] for name in rankings}
     for weights in resampled_weights(n, resamples, seed, len(read)):
-        tops = [rows[resampled_places(rows, weights, first)] for rows in places_of_value]
-        counts_of_hits = _counts(np.concatenate(tops, axis=1), len(read))
+        counts_of_hits = np.zeros((len(weights), len(read)), dtype=np.int64)
+        for rows in places_of_value:
+            # A resample may contain fewer rows of a rare value. All of them are then hits.
+            drawn = np.minimum(weights[:, rows].cumsum(axis=1, dtype=np.int64), first)
+            counts_of_hits[:, rows] += np.diff(drawn, axis=1, prepend=0)
         counts_of_name = {}
         for name, rows in rankings.items():
             places = np.searchsorted(read, rows)
@@ -90,7 +93,7 @@ def resampled_shared(
         unedited = next(iter(counts_of_name.values()))
         for name, counts in counts_of_name.items():
             # A row drawn twice may be a hit twice and a result once. It then counts once.
-            retained = np.minimum(counts, counts_of_hits).sum(axis=1) / (first * len(hits))
+            retained = np.minimum(counts, counts_of_hits).sum(axis=1) / counts_of_hits.sum(axis=1)
             stay = np.minimum(counts, unedited).sum(axis=1) / k
             parts[name].append(np.stack([retained, stay]))
     return {name: np.concatenate(blocks, axis=1) for name, blocks in parts.items()}

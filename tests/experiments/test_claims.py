@@ -102,7 +102,7 @@ def test_files_named_on_a_page_exist() -> None:
 
 def test_the_error_rates_in_the_readme_are_those_of_the_last_16_lists() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    pattern = r"(\d+)% of the changes were wrong, and (\d+)% of those to prompts by users"
+    pattern = r"(\d+)% of the changes were wrong, and (\d+)% of the changes to prompts by users"
     ((of_all, of_users),) = re.findall(pattern, text)
     stored = json.loads((RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8"))
     rows = [row for row in stored["rows"] if row["draw"] in (17, 18, 19, 20) and row["changed"]]

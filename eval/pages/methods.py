@@ -157,7 +157,7 @@ def classifier_default() -> str:
         cell=lambda row: moved(row) or f"{row.value:.3f}",
         note=(
             "Worst-group accuracy without an edit, and its change with 95% intervals: means over"
-            " ten halvings of the images (synthetic images: three references). UTKFace: a small"
+            " ten half splits (synthetic images: over three references). UTKFace: a small"
             " model of two heads; CelebA: CLIP ViT-B/32. From"
             " `eval/results/classifier_default.json`."
         ),

@@ -84,5 +84,5 @@ def states() -> str:
     """Write the number of rows in each state."""
     counts = Counter(row["state"] for row in covered())
     lines = [[*STATES, "items"], [*(str(counts[state]) for state in STATES), str(counts.total())]]
-    note = "From `eval/sources/coverage.csv`, with the proof of each item or the reason."
+    note = "From `eval/sources/coverage.csv`, which gives each item's proof or reason."
     return table(*lines, note=note)

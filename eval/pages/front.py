@@ -52,9 +52,7 @@ class Line:
         if not np.isnan(bias.chance):
             even = f", even assignment {bias.chance_after:.2f}" if bias.is_assigned else ""
             chance = f"{bias.chance:.2f}{even}"
-        counts = json.loads(bias.counts)
-        n = ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
-        return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), n]
+        return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), _n(bias)]
 
     def brief(self) -> list[str]:
         """Return the cells of the line in the README: one cost, and no chance level."""
@@ -65,13 +63,16 @@ class Line:
         metric, title = next(iter(self.costs.items()))
         cost = rows.loc[self.row, metric]
         text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
-        if cost.verdict != "worse":
+        if cost.verdict == "worse":
+            text += f" [{cost.low:.2f}, {cost.high:.2f}]"
+        else:
             text = f"no loss found: {text}"
         before = f"{bias.title} {bias.before:.2f}"
-        return [f"{self.task}: {self.how}", before, value_and_interval(bias), text]
+        task = f"{self.task} ({_n(bias)}): {self.how}"
+        return [task, before, value_and_interval(bias), text]
 
     def paid(self, rows: Any) -> str:
-        """Format each cost before and after, with the interval if the cost increased."""
+        """Format each cost before and after, with its interval if the cost increased."""
         costs = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in rows.index:
@@ -81,9 +82,15 @@ class Line:
             if np.isnan(cost.before):  # the cost is relative to the hits before the edit
                 text = f"{title} {cost.value:.2f}"
             if cost.verdict == "worse":
-                text += f" [{cost.change_low:+.3f}, {cost.change_high:+.3f}]"
+                text += f" [{cost.low:.2f}, {cost.high:.2f}]"
             costs.append(text)
         return ", ".join(costs)
+
+
+def _n(row: Any) -> str:
+    """Return the numbers of images and professions, or of other cases, behind a row."""
+    counts = json.loads(row.counts)
+    return ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
 
 
 def value_and_interval(row: Any) -> str:
@@ -111,7 +118,7 @@ BIRDS = (
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
 WRITTEN = "professions, as people write them"
-COUNTED_BY_PEOPLE = (
+COUNTED_BY_ONE = (
     "stated_values",
     "professions",
     "gap_from_half_women",
@@ -128,9 +135,10 @@ PACKAGED = (
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
     Line(
-        "generating people with Stable Diffusion 3.5, public images counted by one person",
+        "generating people with Stable Diffusion 3.5, public counts by one person who knew the"
+        " prompt",
         "female and male stated in turn, as `balanced-prompts` does",
-        *COUNTED_BY_PEOPLE,
+        *COUNTED_BY_ONE,
         "balanced-prompts",
     ),
     Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),

@@ -240,11 +240,11 @@ class Suspects:
         intro += f"<p>The first {len(figures):,} of {len(self.order):,} are shown.</p>"
         head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
         saving = _SAVING if can_check else ""
-        body = ['<main><div class="rows">', *figures[:UNFOLDED], "</div>"]
+        body = ["<main>", saving, '<div class="rows">', *figures[:UNFOLDED], "</div>"]
         if figures[UNFOLDED:]:
             body.append(f"<details><summary>{len(figures) - UNFOLDED:,} more</summary>")
             body += ['<div class="rows">', *figures[UNFOLDED:], "</div></details>"]
-        page = "\n".join([head, saving, *body, "</main>", ""])
+        page = "\n".join([head, *body, "</main>", ""])
         return write_atomically(path, page)
 
     def _histogram(self, marked: Mask | None, cut: tuple[float, str] | None) -> str:

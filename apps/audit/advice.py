@@ -95,10 +95,11 @@ def audit(
             for each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
             2302.10893), "sd15", "sd3", "flux2" or "uce" (about 290 images for each of 33
             occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35" (10
-            images for each of 12 professions, counted by hand) or "miniature". You can also pass
-            your own counts, as a file or data frame with one row per image (`prompt`, `value`) or
-            one row of counts per prompt. Default: the counts for this model. If there are none, the
-            audit cannot predict its images, and shows other models' counts for comparison.
+            images for each of 12 professions, counted by one person who knew the prompt) or
+            "miniature". You can also pass your own counts, as a file or data frame with one row
+            per image (`prompt`, `value`) or one row of counts per prompt. Default: the counts for
+            this model. If there are none, the audit cannot predict its images, and shows other
+            models' counts for comparison.
         column: prompt column in a table or data frame. Default: `prompt`, or a column that looks
             like prompts.
 

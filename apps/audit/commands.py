@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,6 +99,17 @@ Guidance = Annotated[
         rich_help_panel=MEASUREMENT,
     ),
 ]
+Sign = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "Who signs off the measurement, and the licence of its counts, such as"
+            " 'Jane Doe, CC0-1.0'. The page and the record state both, with the date."
+        ),
+        metavar="NAME, LICENCE",
+        rich_help_panel=MEASUREMENT,
+    ),
+]
 Out = Annotated[
     Path,
     typer.Option(
@@ -152,6 +164,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     measure: Measure = None,
     width: Width = None,
     guidance: Guidance = None,
+    sign: Sign = None,
     folder: Out = Path("vldebias-audit"),
     original: Original = None,
     rewritten: Rewritten = None,
@@ -175,13 +188,13 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
       vldebias audit prompts.txt --attribute race --pipeline DIR \\
           --calibration judged.csv
       vldebias audit protocol.txt --attribute gender --pipeline DIR --measure 8 \\
-          --out record.json
+          --sign "Jane Doe, CC0-1.0" --out record.json
       vldebias audit --attribute gender --original users.txt \\
           --rewritten enhanced.txt
       vldebias audit --attribute gender --captions train.csv --column caption
     """
     if captions is not None:
-        unused = (file, original, rewritten, texts, calibration, measure, width, guidance)
+        unused = (file, original, rewritten, texts, calibration, measure, width, guidance, sign)
         if {*unused, *flags.values()} != {None}:
             raise InvalidInputError(
                 "--captions cannot be combined with prompts, a model or measurement options; only"
@@ -195,6 +208,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     if file is None or original is not None or rewritten is not None:
         raise InvalidInputError("expected FILE, both --original and --rewritten, or --captions")
     _check_source(flags, texts, measure, calibration)
+    signature = _signature(sign, measure)
     record_file = folder / "record.json"
     if folder.suffix == ".json":
         record_file = folder
@@ -213,23 +227,17 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     # Importing torch takes several seconds, so report mistakes first.
     from vldebias.data.embeddings import load_texts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
-    from vldebias.utils.phrases import capitalised
 
     from .advice import audit
 
     if texts is not None:
         result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
     elif measure is not None:
-        loaded, pilot = _count_values(flags, attribute, numbers, guidance, folder, record_file)
+        loaded, pilot = _count_values(flags, attribute, numbers, guidance, folder)
+        _write_record(pilot, record_file, signature)
+        print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
         result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
-        # The page shows these images, which are stored in its folder.
-        settings = result.provenance[0].settings
-        settings["images"] = pilot.images
-        if pilot.clarity:
-            from vldebias.projection.cross_attention_edit import clarity_sentence
-
-            sentence = clarity_sentence(pilot.clarity)
-            settings["advice"].append(capitalised(f"{sentence}."))
+        _add_images(result, pilot, signature)
     elif "pipeline" in flags:
         result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
     else:
@@ -264,6 +272,24 @@ def _check_source(
         )
     if texts is None:
         check_host(flags)
+
+
+def _signature(sign: str | None, measure: int | None) -> dict[str, str]:
+    """Return who signs a measurement, when, and the licence of the counts, or nothing.
+
+    The licence follows the last comma, because names may contain commas.
+    """
+    if sign is None:
+        return {}
+    by, _, licence = (part.strip() for part in sign.rpartition(","))
+    if not by or not licence:
+        raise InvalidInputError(
+            f"--sign {sign!r}: expected a name and the licence of the counts, separated by a"
+            " comma, such as 'Jane Doe, CC0-1.0'"
+        )
+    if measure is None:
+        raise InvalidInputError("--sign signs a measurement; add --measure N and --pipeline")
+    return {"by": by, "date": datetime.now(UTC).date().isoformat(), "licence": licence}
 
 
 def _print_numbers(
@@ -314,9 +340,8 @@ def _count_values(
     images: Mapping[str, int],
     guidance: float | None,
     folder: Path,
-    record_file: Path,
 ) -> tuple[Loaded, Pilot]:
-    """Count the values in a pipeline's images, and write measured.csv and a record.
+    """Count the values in a pipeline's images, and write measured.csv.
 
     Returns:
         The pipeline and its judged images.
@@ -346,9 +371,28 @@ def _count_values(
             progress=progress,
         )
     write_atomically(folder / MEASURED, spreadsheet_csv(pilot.counts))
-    pilot.record.write(record_file)
-    print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
     return loaded, pilot
+
+
+def _write_record(pilot: Pilot, file: Path, signature: Mapping[str, str]) -> None:
+    """Write the record of a measurement, with the name and licence of its signature, if any."""
+    who = {}
+    if signature:
+        who = {"measured_by": signature["by"], "licence": signature["licence"]}
+    pilot.record.model_copy(update=who).write(file)
+
+
+def _add_images(result: Result, pilot: Pilot, signature: Mapping[str, str]) -> None:
+    """Add the judged images to a result, with how clearly the model responds and who signs."""
+    from vldebias.projection.cross_attention_edit import clarity_sentence
+    from vldebias.utils.phrases import capitalised
+
+    settings = result.provenance[0].settings
+    # The page shows these images, which are stored in its folder.
+    settings["images"] = pilot.images
+    settings["signed"] = signature
+    if pilot.clarity:
+        settings["advice"].append(capitalised(f"{clarity_sentence(pilot.clarity)}."))
 
 
 def _audit_rewriter(

@@ -105,7 +105,7 @@ CALIBRATIONS = (
         "Stable Diffusion 3.5 Large Turbo",
         ("stable-diffusion-3.5-large-turbo",),
         7.0,
-        "published human counts for Stable Diffusion 3.5",
+        "published counts for Stable Diffusion 3.5, by one person who knew the prompt",
     ),
     Calibration(
         "flux2",

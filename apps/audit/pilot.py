@@ -32,8 +32,10 @@ from .prediction import FEWEST_EVEN, images_to_settle, is_clearly_above
 from .recorded import record_of_images
 from .records.protocol import load_protocol
 from .records.schema import NEUTRAL, Record
+from .section import AuditedImage
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from diffusers import DiffusionPipeline
 
@@ -51,15 +53,15 @@ class Pilot:
         counts: counts for `vldebias.audit(calibration=...)`, with one row per prompt (`prompt`, a
             column of counts per value, `model` and `guidance`).
         record: a record of the images.
-        images: for each prompt, the path of every image, relative to the output folder, and the
-            judge's answer, which is "unclear" if it does not recognise a value.
+        images: for each prompt, its judged images. An answer is "unclear" if the judge does not
+            recognise a value.
         clarity: how clearly the pipeline responds to the words for each value; empty if unknown
             (see `vldebias.methods.cross_attention.measured_clarity`).
     """
 
     counts: pd.DataFrame
     record: Record
-    images: dict[str, list[tuple[str, str]]]
+    images: dict[str, list[AuditedImage]]
     clarity: dict[str, float]
 
 
@@ -202,7 +204,8 @@ def measure_prompts(
     )
     generated = generate(pipe.host, plan, {}, folder, progress=progress)
     values = list(judge.names[name])
-    labels = decide(judge_images(judge, generated, progress)[name], values, SURE)
+    probabilities = judge_images(judge, generated, progress)[name]
+    labels = decide(probabilities, values, SURE)
     if (labels.codes < 0).all():
         raise InvalidInputError(
             f"{folder}: the judge recognises {attribute.name} in none of {len(generated)} images;"
@@ -216,11 +219,27 @@ def measure_prompts(
         columns = dict(zip(record.values, row.counts, strict=True))
         rows.append({"prompt": row.prompt, **columns})
     counts = need("pandas").DataFrame(rows).assign(model=pipe.name, guidance=plan.guidance)
-    judged: dict[str, list[tuple[str, str]]] = {}
-    for image, code in zip(generated, named.codes.tolist(), strict=True):
-        answer = named.names[code] if code >= 0 else "unclear"
-        judged.setdefault(image.prompt, []).append((f"images/{image.path}", answer))
+    judged = _images_by_prompt(generated, named, probabilities.max(axis=1))
     return Pilot(counts, record, judged, measured_clarity(pipe.host, attribute))
+
+
+def _images_by_prompt(
+    generated: GeneratedImages, labels: Labels, probabilities: np.ndarray
+) -> dict[str, list[AuditedImage]]:
+    """Return the judged images of each prompt.
+
+    Args:
+        generated: n images.
+        labels: the judge's answers.
+        probabilities: (n,), the probability of each image's likeliest value.
+    """
+    judged: dict[str, list[AuditedImage]] = {}
+    rows = zip(generated, labels.codes.tolist(), probabilities.tolist(), strict=True)
+    for image, code, probability in rows:
+        answer = labels.names[code] if code >= 0 else "unclear"
+        shown = AuditedImage(f"images/{image.path}", answer, round(probability, 3), image.seed)
+        judged.setdefault(image.prompt, []).append(shown)
+    return judged
 
 
 def suite_judge(options: Options, progress: Progress = SILENT) -> Judge:

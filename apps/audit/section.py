@@ -7,19 +7,39 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.measure.rows import NONE
 from vldebias.utils.phrases import persons
+from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL.Image import Image
 
     from vldebias.report.measurements import Measurements
 
 
 TEMPLATE = Path(__file__).with_name("section.html.jinja")
+THUMB = 192  # maximum side length of an image on the page, in pixels
 MOST = 20  # maximum number of prompts on the page; prompts.csv lists all of them
+
+
+class AuditedImage(NamedTuple):
+    """A judged image.
+
+    Attributes:
+        path: path of the file, relative to the output folder.
+        answer: the value according to the judge, or "unclear".
+        probability: the judge's probability of its likeliest value.
+        seed: number of the image among those of its prompt. With the prompt, it determines the
+            seed of the generator (`vldebias.judge.plan.PlannedImage.noise`).
+    """
+
+    path: str
+    answer: str
+    probability: float
+    seed: int
 
 
 class AuditedPrompt(NamedTuple):
@@ -34,7 +54,7 @@ class AuditedPrompt(NamedTuple):
         models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.
         n_images: number of images in which the share was counted, or 0 if it is predicted.
         predicted: for a counted share, the share predicted without these images, if available.
-        images: for a counted share, the path and the judge's answer for each image, if available.
+        images: for a counted share, the images, if available.
     """
 
     prompt: str
@@ -44,7 +64,7 @@ class AuditedPrompt(NamedTuple):
     models: str = ""
     n_images: int = 0
     predicted: str = ""
-    images: Sequence[tuple[str, str]] = ()
+    images: Sequence[AuditedImage] = ()
 
 
 @dataclass(frozen=True)
@@ -84,14 +104,28 @@ class AuditSection:
         self.frame = frame
         self.prompts = prompts
 
-    def html(self) -> str:
-        """Return a table of the prompts, with the recommended actions below it."""
+    def html(self, folder: Path) -> str:
+        """Return a table of the prompts, with the recommended actions and the sign-off below it.
+
+        Thumbnails are embedded, so that the page can be handed over without the folder.
+
+        Args:
+            folder: the folder that contains the images.
+        """
+        from vldebias.judge.stored import SURE
         from vldebias.report.page import page_templates
 
+        thumbnails = {}
+        for row in self.prompts[:MOST]:
+            for image in row.images:
+                thumbnails[image.path] = _thumbnail(folder, image.path)
         ends = ends_of_ranges(self.result, self.frame)
         template = page_templates().from_string(TEMPLATE.read_text(encoding="utf-8"))
         return template.render(
             prompts=self.prompts,
+            thumbnails=thumbnails,
+            sure=SURE,
+            signature=self.result.provenance[0].settings.get("signed") or {},
             heading=share_heading(self.prompts),
             remedies=commands_of_remedies(
                 self.prompts, self.result.provenance[0].attribute, self.result.command or ""
@@ -181,12 +215,35 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
             if prompt in counted:
                 predicted = share
                 share = str(counted[prompt])
-            images = [pair for pair in images_of_prompt.get(prompt, ()) if _is_in_folder(pair[0])]
+            images = _audited_images(images_of_prompt.get(prompt, ()))
             n = numbers.get(prompt, 0)
             audited.append(
                 AuditedPrompt(prompt, share, verdict, remedy, models, n, predicted, images)
             )
     return audited
+
+
+def _audited_images(entries: Sequence[Sequence[Any]]) -> list[AuditedImage]:
+    """Return the images that a result lists, without those that a page must not show."""
+    images = []
+    for path, answer, probability, seed in entries:
+        if _is_in_folder(path):
+            images.append(AuditedImage(path, str(answer), float(probability), int(seed)))
+    return images
+
+
+def _thumbnail(folder: Path, path: str) -> Image | None:
+    """Return an image shrunk for the page, or None if it is not in the folder or unreadable."""
+    file = (folder / path).resolve()
+    # In a folder by others, the path may be a link.
+    if not file.is_relative_to(folder.resolve()):
+        return None
+    try:
+        image = decode(file, draft=THUMB)
+    except OSError:
+        return None
+    image.thumbnail((THUMB, THUMB))
+    return image
 
 
 def _is_in_folder(path: object) -> bool:

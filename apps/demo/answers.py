@@ -80,13 +80,18 @@ class Answer:
         was = self.before.rows.index(row)
         return "" if was == found.rows.index(row) else f" (was {was + 1})"
 
-    def left(self, found: Found) -> str:
-        """Describe which images shown as found are not shown in a row, by their ranks."""
+    def left(self, found: Found) -> dict[int, str]:
+        """Return the images shown as found that are not shown in a row: row -> "2. man"."""
         before = zip(self.before.rows, self.before.groups, strict=True)
-        gone = []
+        gone = {}
         for place, (row, group) in enumerate(before, start=1):
             if row not in found.rows:
-                gone.append(f"{place}. {person(group)}")
+                gone[row] = f"{place}. {person(group)}"
+        return gone
+
+    def left_in_words(self, found: Found) -> str:
+        """Describe the images that are no longer shown in a row, by their ranks as found."""
+        gone = list(self.left(found).values())
         if not gone:
             return ""
         return f"No longer in the first {len(found.rows)}: {listed_words(gone)}, ranked as found."

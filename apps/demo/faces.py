@@ -11,6 +11,7 @@ from PIL import Image
 
 from vldebias.utils.pictures import LARGEST, encoded
 
+THUMB = 96  # longest side in pixels of an image in `thumbnails`
 # Only one image is enlarged at a time. Escape or a click outside closes it.
 SCRIPT = """
 <script>
@@ -70,6 +71,26 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
     return f'<h2 class="row-title">{escape(title)}</h2><ul class="{style}">{"".join(cells)}</ul>'
 
 
+def thumbnails(faces: Sequence[Face]) -> str:
+    """Return images as small thumbnails in a line, which a click does not enlarge, as HTML."""
+    cells = []
+    for face in faces:
+        shown = face.image.copy()
+        shown.thumbnail((THUMB, THUMB), Image.Resampling.LANCZOS)
+        alt = escape(face.name)
+        cells.append(
+            f'<figure><img alt="{alt}" src="{_source(shown)}">'
+            f"<figcaption>{escape(face.caption)}</figcaption></figure>"
+        )
+    return f'<div class="thumbnails">{"".join(cells)}</div>' if cells else ""
+
+
+def _source(image: Image.Image) -> str:
+    """Return an image as a data URL."""
+    kind = "png" if max(image.size) <= 128 else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(encoded(image)).decode()}"
+
+
 def _cell(face: Face) -> str:
     name = escape(face.name)
     caption = f"<span>{escape(face.caption)}</span>" if face.caption else ""
@@ -82,9 +103,7 @@ def _cell(face: Face) -> str:
         shown = face.image.copy()
         # Otherwise, a page with 48 one-megapixel images would take a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
-    kind = "png" if max(shown.size) <= 128 else "jpeg"
-    source = f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"
     return (
         f'<li><label class="face"><input type="checkbox" aria-label="Enlarge {name}">'
-        f'<img alt="{name}" src="{source}"></label>{caption}</li>'
+        f'<img alt="{name}" src="{_source(shown)}"></label>{caption}</li>'
     )

@@ -15,7 +15,7 @@ from vldebias.utils.phrases import person
 from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, PHOTOGRAPHS, Engine
 from .events import QUIET, dim, lines, undim, with_messages
-from .faces import Face, row_of_faces
+from .faces import Face, row_of_faces, thumbnails
 from .opening import saved_search
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ class SearchTab:
             titles = [row["title"] for row in shown]
             opening_lines = _lines(answer, method, SAVED)
             opening_source = _source(answer)
+            first_row = [read_thumbnail(shown[row]["file"]) for row in answer.before.rows]
             for i, (title, found) in enumerate(_titled(answer, method)):
                 images = [read_thumbnail(shown[row]["file"]) for row in found.rows]
-                opening_rows[i] = _row(title, answer, found, images, titles)
+                opening_rows[i] = _row(title, answer, found, images, titles, first_row)
         gr.Markdown("## One query, three rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
@@ -169,9 +170,10 @@ class SearchTab:
 
         answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
         rows = []
+        first_row = [gallery.image(self.engine, row) for row in answer.before.rows]
         for title, found in _titled(answer, method):
             images = [gallery.image(self.engine, row) for row in found.rows]
-            rows.append(_row(title, answer, found, images, gallery.titles))
+            rows.append(_row(title, answer, found, images, gallery.titles, first_row))
         yield [_lines(answer, method), *rows, _source(answer)]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
@@ -259,11 +261,13 @@ def _row(
     found: Found,
     images: Sequence[Image.Image | None],
     titles: Sequence[str] = (),
+    first_row: Sequence[Image.Image | None] = (),
 ) -> str:
     """Return a row of results, each with its rank, its group and, if available, its title.
 
-    Below the rows of a method, a line lists the images of the first row that are missing.
-    `titles` contains the titles of all images in the gallery, or is empty.
+    Below the rows of a method, a line lists the images of the first row that are missing, with
+    thumbnails. `titles` contains the titles of all images in the gallery, or is empty. `first_row`
+    contains the images as found.
     """
     faces = []
     results = zip(found.rows, found.groups, images, strict=True)
@@ -275,8 +279,15 @@ def _row(
             faces.append(Face(image, f"result {place}: {name}", caption, text))
     if not faces:
         return ""
-    left = escape(answer.left(found))
-    below = f'<p class="about">{left}</p>' if left else ""
+    left = answer.left_in_words(found)
+    below = f'<p class="about">{escape(left)}</p>' if left else ""
+    image_of_row = dict(zip(answer.before.rows, first_row, strict=False))
+    gone = []
+    for row, caption in answer.left(found).items():
+        image = image_of_row.get(row)
+        if image is not None:
+            gone.append(Face(image, f"no longer shown: {caption}", caption))
+    below += thumbnails(gone)
     return row_of_faces(title, faces, len(faces), pixels=not titles) + below
 
 

@@ -42,9 +42,11 @@ def runs(
     for file, reason in listed.unreadable.items():
         print_message(f"{file}: {reason}", "could not be read", "yellow")
     if as_json:
-        print_json(
-            {"runs": [row._asdict() for row in listed.rows], "unreadable": listed.unreadable}
-        )
+        rows = []
+        for row in listed.rows:
+            values = {measure: metric.value for measure, metric in row.metrics.items()}
+            rows.append(row._asdict() | {"metrics": values})
+        print_json({"runs": rows, "unreadable": listed.unreadable})
     else:
         head = ("run", "model", "task", "method", "measure", "value [95%]", "verdict", "date")
         cells = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from vldebias.report.conclusion import LEADS, conclusions, cost_and_verdict
 from vldebias.report.page import front_rows, model_in_words, write_page
 from vldebias.report.plots import tradeoffs
 from vldebias.report.result import Result
-from vldebias.report.table import ReadableRow, at_settings, readable
+from vldebias.report.table import NAMES, ReadableRow, at_settings, form_of, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,22 @@ PAGE = "runs.html"
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 _INDEX = "index.html"  # page of an individual run
 _MOST_BYTES = 500_000_000
+COLUMNS_SHOWN = 3  # metrics of each task that are shown until the reader chooses others
 PLOTTED = 4  # maximum number of runs with plots, which take about 0.2 s for each task
+
+
+class MeasuredValue(NamedTuple):
+    """One metric of a run's method.
+
+    Attributes:
+        value: the measured value.
+        number: the value and its interval as text.
+        before: the value without a method as text, or "" for rows without one.
+    """
+
+    value: float
+    number: str
+    before: str
 
 
 class RunRow(NamedTuple):
@@ -47,6 +63,7 @@ class RunRow(NamedTuple):
         date: the date of the run in ISO 8601 format, or "" if unknown.
         page: the URL of the run's page relative to the list, or "" if there is no page.
         path: the path of the result, as an argument for `vldebias eval compare`.
+        metrics: maps the measures of the task, as titled in `measure`, to the method's values.
     """
 
     run: str
@@ -64,6 +81,25 @@ class RunRow(NamedTuple):
     date: str
     page: str
     path: str
+    metrics: dict[str, MeasuredValue]
+
+
+class TaskTable(NamedTuple):
+    """The runs that measured a task, with the metrics that a reader can choose.
+
+    Attributes:
+        task: the task name.
+        measures: titles of the metrics, starting with that of the conclusions.
+        rows: one row per run and method.
+        n_runs: number of runs.
+        has_methods: whether any row has a method.
+    """
+
+    task: str
+    measures: list[str]
+    rows: list[RunRow]
+    n_runs: int
+    has_methods: bool
 
 
 # Columns of a readable row that are shown unchanged.
@@ -154,10 +190,48 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
                 "date": result.date or "",
                 "page": address,
                 "path": str(file),
+                "metrics": _metrics(block, row),
             }
             model = model_of_task.get(str(task), "")
             rows.append(RunRow(run, model, str(task), row.name, **about, **figure))
     return rows
+
+
+def _metrics(block: pd.DataFrame, row: ReadableRow) -> dict[str, MeasuredValue]:
+    """Return the values of a row's method, starting with the row's own measure.
+
+    Measures of the entire task are listed, and measures of the row's part if it has one. Rows of
+    chance levels and of groups are not.
+    """
+    is_same = (block.name == row.name) & block.subset.isin(["", row.subset])
+    shown = block[is_same & (at_settings(block) | (block.method == NONE))]
+    values = {row.measure: _measured_value(row)}
+    for other in cast("list[ReadableRow]", list(shown.itertuples())):
+        values.setdefault(other.measure, _measured_value(other))
+    return values
+
+
+def _measured_value(row: ReadableRow) -> MeasuredValue:
+    """Return a row's value with the value before the method."""
+    has_before = row.method != NONE and not math.isnan(row.before)
+    before = f"{row.before:{form_of(row.value, row.low, row.high)}}" if has_before else ""
+    return MeasuredValue(row.value, row.number, before)
+
+
+def _tables(rows: Sequence[RunRow]) -> list[TaskTable]:
+    """Group the rows by task, with the tasks that most runs measured first."""
+    rows_of_task: dict[str, list[RunRow]] = {}
+    for row in rows:
+        rows_of_task.setdefault(row.task, []).append(row)
+    tables = []
+    for task, listed in rows_of_task.items():
+        leads = [row.measure for row in listed]
+        others = [measure for row in listed for measure in row.metrics]
+        measures = list(dict.fromkeys([*leads, *others]))
+        n_runs = len({row.path for row in listed})
+        has_methods = any(row.method != NAMES[NONE] for row in listed)
+        tables.append(TaskTable(task, measures, listed, n_runs, has_methods))
+    return sorted(tables, key=lambda table: -table.n_runs)
 
 
 def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:
@@ -207,7 +281,9 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
     name_of_path = {row.path: row.run for row in runs.rows}
     values = {
         "folder": folder.resolve().name,
-        "rows": runs.rows,
+        "tables": _tables(runs.rows),
+        "no_method": NAMES[NONE],
+        "most_columns": COLUMNS_SHOWN,
         "runs": name_of_path,
         "plots_of_path": _plots(list(name_of_path)),
         "unreadable": runs.unreadable,

@@ -52,9 +52,7 @@ class Line:
         if not np.isnan(bias.chance):
             even = f", even assignment {bias.chance_after:.2f}" if bias.is_assigned else ""
             chance = f"{bias.chance:.2f}{even}"
-        counts = json.loads(bias.counts)
-        n = ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
-        return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), n]
+        return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), _n(bias)]
 
     def brief(self) -> list[str]:
         """Return the cells of the line in the README: one cost, and no chance level."""
@@ -70,10 +68,11 @@ class Line:
         elif cost.high - cost.low > 0.1:  # a narrower interval would not change what readers think
             text += f" [{cost.low:.2f}, {cost.high:.2f}]"
         before = f"{bias.title} {bias.before:.2f}"
-        return [f"{self.task}: {self.how}", before, value_and_interval(bias), text]
+        task = f"{self.task} ({_n(bias)}): {self.how}"
+        return [task, before, value_and_interval(bias), text]
 
     def paid(self, rows: Any) -> str:
-        """Format each cost before and after, with the interval if the cost increased."""
+        """Format each cost before and after, with its interval if the cost increased."""
         costs = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in rows.index:
@@ -83,9 +82,15 @@ class Line:
             if np.isnan(cost.before):  # the cost is relative to the hits before the edit
                 text = f"{title} {cost.value:.2f}"
             if cost.verdict == "worse":
-                text += f" [{cost.change_low:+.3f}, {cost.change_high:+.3f}]"
+                text += f" [{cost.low:.2f}, {cost.high:.2f}]"
             costs.append(text)
         return ", ".join(costs)
+
+
+def _n(row: Any) -> str:
+    """Return the numbers of images and professions, or of other cases, behind a row."""
+    counts = json.loads(row.counts)
+    return ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
 
 
 def value_and_interval(row: Any) -> str:
@@ -113,7 +118,7 @@ BIRDS = (
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
 WRITTEN = "professions, as people write them"
-COUNTED_BY_PEOPLE = (
+COUNTED_BY_ONE = (
     "stated_values",
     "professions",
     "gap_from_half_women",
@@ -136,9 +141,9 @@ WINDOW = (
         WRITTEN,
     ),
     Line(
-        "Stable Diffusion 3.5, 360 public images of 12 professions, counted by one person",
+        "Stable Diffusion 3.5, public images counted by one person who knew the prompt",
         "female and male stated in turn",
-        *COUNTED_BY_PEOPLE,
+        *COUNTED_BY_ONE,
         "balanced-prompts",
     ),
     Line("people by the small model", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),

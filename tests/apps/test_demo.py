@@ -402,6 +402,10 @@ def test_each_row_states_which_images_moved_came_and_left() -> None:
     captions = re.findall(r"</label><span>(.*?)</span>", row)
     assert captions == ["1. man", "2. woman (was 3)", "3. woman (new)"]
     assert "No longer in the first 3: 2. man, ranked as found." in row
+    assert "<figure>" not in row, "no thumbnail without an image"
+    shown = tabs._row("Edited", answer, after, images, (), [None, images[0], images[0]])
+    assert re.findall(r'<figure><img alt="(.*?)"', shown) == ["no longer shown: 2. man"]
+    assert "<figcaption>2. man</figcaption>" in shown
     assert "was" not in (first := tabs._row("As found", answer, before, images))
     assert "No longer" not in first
 

@@ -178,6 +178,10 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
         gone = page.locator("#search-2 .about").inner_text()
         assert gone.startswith("No longer in the first 8: ")
         assert len(re.findall(r"\d\.", gone)) == new > 0
+        # Each image that left has a thumbnail with the same words.
+        captions = page.locator("#search-2 .thumbnails figcaption").all_inner_texts()
+        assert len(captions) == new
+        assert all(caption in gone for caption in captions)
         assert all(page.locator("#search-1 .title").all_inner_texts())
         assert "Library of Congress" in page.locator("#search-source").inner_text()
 

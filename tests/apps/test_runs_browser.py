@@ -20,11 +20,12 @@ SCREENS = [(WIDE, "light"), (NARROW, "dark")]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page for two runs and an unreadable file."""
+    """Return the page for four runs, three of which measured the same, and an unreadable file."""
     folder = tmp_path_factory.mktemp("runs")
-    for name in ("quickstart", "audit_other_models"):
-        (folder / name).mkdir()
-        shutil.copy(RESULTS / f"{name}.json", folder / name / "result.json")
+    for run in ("quickstart", "again", "and-again", "audit_other_models"):
+        (folder / run).mkdir()
+        name = run if (RESULTS / f"{run}.json").exists() else "quickstart"
+        shutil.copy(RESULTS / f"{name}.json", folder / run / "result.json")
     (folder / "broken").mkdir()
     (folder / "broken" / "result.json").write_text("{")
     page, _ = render_runs(folder)
@@ -63,18 +64,49 @@ def test_a_click_sorts_by_a_column_and_a_second_click_reverses_it(
 ) -> None:
     with opened(browser, "http://127.0.0.1", width, go=False) as page:
         page.set_content(runs)
-        number = page.locator(".runs tbody tr").count()
-        for head, column, read in (("value", 5, float), ("run", 0, str)):
-            button = page.locator(".runs thead button").nth(column)
+        table = page.locator(".runs").first
+        number = table.locator("tbody tr").count()
+        assert number >= 12
+        lead = "MaxSkew@20"
+        for head, column, read in ((lead, 3, float), ("run", 0, str)):
+            button = table.locator("thead button").nth(column)
             assert button.inner_text().startswith(head)
             for is_falling in (False, True):
                 button.focus()
                 page.keyboard.press("Enter")
-                cells = page.eval_on_selector_all(
-                    ".runs tbody tr", f"rows => rows.map(row => row.cells[{column}].dataset.sort)"
+                cells = table.locator("tbody tr").evaluate_all(
+                    f"rows => rows.map(row => row.cells[{column}].dataset.sort)"
                 )
                 values = [read(cell) for cell in cells]
                 assert len(values) == number
                 assert values == sorted(values, reverse=is_falling)
                 sorting = "descending" if is_falling else "ascending"
-                assert page.locator("[aria-sort]").get_attribute("aria-sort") == sorting
+                assert table.locator("[aria-sort]").get_attribute("aria-sort") == sorting
+
+
+def test_the_reader_chooses_metrics_and_rows_and_a_phone_needs_few_screens(
+    browser: Any, runs: str
+) -> None:
+    with opened(browser, "http://127.0.0.1", NARROW, go=False) as page:
+        page.set_content(runs)
+        assert page.evaluate("document.documentElement.scrollHeight") <= 6000
+        task = page.locator("details.task").first
+        shown = task.locator("tbody tr:visible")
+        assert shown.count() == 12
+        assert task.locator("tbody tr[data-plain]:visible").count() == 0
+        page.get_by_label("also rows without a method").check()
+        task.get_by_role("button", name="Show all 15 rows").click()
+        assert shown.count() == 15
+        assert task.locator("tbody tr[data-plain]:visible").count() == 3
+        # The fourth metric is shown once it is chosen, and the first one is not once it is not.
+        boxes = task.locator(".choose input")
+        task.locator(".choose summary").click()
+        for place, is_shown in ((0, True), (3, False)):
+            cells = task.locator(f'[data-metric="{place}"]:visible')
+            assert (cells.count() > 0) == is_shown
+            boxes.nth(place).set_checked(not is_shown)
+            assert (cells.count() > 0) == (not is_shown)
+        # A word filters the rows of all tasks, and tasks without a match disappear.
+        page.get_by_label("Filter").fill("generation balanced")
+        assert page.locator("details.task:visible").count() == 1
+        assert page.locator("form output").inner_text().startswith("3 of ")

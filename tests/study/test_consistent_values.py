@@ -197,3 +197,15 @@ def test_the_table_in_the_readme_has_the_values_of_the_conclusions() -> None:
             assert judged in row.split("|")[3]
             compared += 1
     assert compared >= 2
+
+
+def test_counts_by_one_person_are_shown_with_their_number_and_the_interval_of_the_cost() -> None:
+    rows = readable(Result.read(RESULTS / "stated_values.json"))
+    is_cost = (rows.metric == "recognised") & (rows.method == "balanced-prompts")
+    (cost,) = rows[is_cost & (rows.task == "professions")].itertuples()
+    interval = f"{cost.value:.2f} [{cost.low:.2f}, {cost.high:.2f}]"
+    for table in (front.front(), front.window()):
+        (row,) = [line for line in table.splitlines() if "Stable Diffusion 3.5" in line]
+        assert "one person who knew the prompt" in row
+        assert "12 professions, 360 images" in row
+        assert interval in row

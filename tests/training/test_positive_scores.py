@@ -121,6 +121,28 @@ def test_the_table_lists_the_most_suspicious_pairs_first_and_the_auroc_is_report
     } == {""}
 
 
+@pytest.mark.parametrize(("keep", "words"), [(0.5, "left out"), ("auto", "counts less")])
+def test_the_page_says_how_many_pairs_it_shows_and_marks_those_below_the_cut(
+    keep: Any, words: str, tmp_path: Path
+) -> None:
+    pairs = source(captions=tuple(f"text {i}" for i in range(300)))
+    rng = np.random.default_rng(0)
+    exchanged = rng.normal(0, 0.02, 200).astype(np.float32)
+    scores = np.concatenate([rng.normal(0, 0.02, 60), rng.normal(0.5, 0.02, 240)])
+    report_pairs(pairs, scores.astype(np.float32), tmp_path, exchanged=exchanged, keep=keep)
+    page = (tmp_path / "pairs.html").read_text()
+    assert "The first 200 of 300 are shown." in page
+    assert page.count("<figure>") == 200
+    # The first rows need no click, and the others are folded.
+    shown, folded = page.split("<details><summary>176 more</summary>")
+    assert (shown.count("<figure>"), folded.count("<figure>")) == (24, 176)
+    n_below = 150 if keep == 0.5 else 60
+    figures = page.split("<figure>")[1:]
+    tag = f'<span class="tag">{words}</span>'
+    assert [tag in figure for figure in figures] == [True] * n_below + [False] * (200 - n_below)
+    assert f">← {words}: {n_below}</text>" in page
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_kept_pairs_can_be_used_for_training(several: bool, tmp_path: Path) -> None:
     scores = np.linspace(1, 0, 10, dtype=np.float32)

@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 BINS = 50  # number of bars in the histogram of scores
 WIDTH, HEIGHT = 640, 120  # size of the histogram, in pixels
 THUMB = 160  # maximum side length of a thumbnail, in pixels
+UNFOLDED = 24  # rows that are shown until the reader asks for the others
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <style>:root{color-scheme:light dark}
 body{font:14px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem}
-figure{margin:0;min-width:0}img{max-width:100%}p,code{overflow-wrap:anywhere;margin:.2rem 0}
+figure{margin:0;min-width:0;position:relative}
+.tag{background:#8a1c1c;color:#fff;left:0;padding:0 .4em;position:absolute;top:0}
+summary{cursor:pointer;margin:1.5rem 0 .5rem}
+img{max-width:100%}p,code{overflow-wrap:anywhere;margin:.2rem 0}
 svg{max-width:100%}rect{fill:light-dark(#7c93b2,#8fa9cc)}.marked{fill:light-dark(#a61b1b,#ff9c94)}
 text{fill:currentColor;font-size:12px}line{stroke:currentColor;stroke-dasharray:4 3}
-main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
+.rows{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 
 # Saves the marks of all rows that have one. Ids are quoted, because they may contain commas, and
 # an apostrophe in front of a formula keeps spreadsheets from running it.
@@ -187,7 +191,7 @@ class Suspects:
         *,
         introduction: str,
         marked: Mask | None = None,
-        cut: float | None = None,
+        cut: tuple[float, str] | None = None,
         max_rows: int = 200,
         can_check: bool = False,
     ) -> Path:
@@ -199,7 +203,8 @@ class Suspects:
             describe: row -> a word that marks the row ("" for none) and a description.
             introduction: what the scores mean and what to do next.
             marked: (n,) rows that the histogram of scores shows in a different colour.
-            cut: score at which the histogram shows a line.
+            cut: score at which the histogram shows a line, and what happens to the rows below it,
+                such as "left out", which is also shown on their images.
             max_rows: maximum number of rows.
             can_check: whether to show buttons to mark each row as right or wrong, and to save the
                 marks as a csv file with the columns id and caption.
@@ -221,21 +226,29 @@ class Suspects:
             buttons = ""
             if can_check:
                 buttons = _buttons(rank, html.escape(self.ids[row]))
+            tag = ""
+            if cut is not None and self.scores[row] < cut[0]:
+                tag = f'<span class="tag">{html.escape(cut[1])}</span>'
             figures.append(
-                f'<figure><img alt="" src="{picture}"><figcaption>{rank}.'
+                f'<figure><img alt="" src="{picture}">{tag}<figcaption>{rank}.'
                 f" {mark}{self.scores[row]:+.3f}<p>{text}</p><code>{place}</code>{buttons}"
                 "</figcaption></figure>"
             )
         title = html.escape(title)
         sentences = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(introduction))
         intro = f"<p>{sentences}</p>{self._histogram(marked, cut)}"
+        intro += f"<p>The first {len(figures):,} of {len(self.order):,} are shown.</p>"
         head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1>{intro}</header>"
         saving = _SAVING if can_check else ""
-        page = "\n".join([head, saving, "<main>", *figures, "</main>", ""])
+        body = ["<main>", saving, '<div class="rows">', *figures[:UNFOLDED], "</div>"]
+        if figures[UNFOLDED:]:
+            body.append(f"<details><summary>{len(figures) - UNFOLDED:,} more</summary>")
+            body += ['<div class="rows">', *figures[UNFOLDED:], "</div></details>"]
+        page = "\n".join([head, *body, "</main>", ""])
         return write_atomically(path, page)
 
-    def _histogram(self, marked: Mask | None, cut: float | None) -> str:
-        """Return a histogram of the scores as SVG, with a line at the cut."""
+    def _histogram(self, marked: Mask | None, cut: tuple[float, str] | None) -> str:
+        """Return a histogram of the scores as SVG, with a labelled line at the cut."""
         scores = self.scores[self.order]
         counts, edges = np.histogram(scores, BINS)
         counts_of_class = {"": counts}
@@ -252,9 +265,13 @@ class Suspects:
                 )
         words = f"Histogram of {len(scores):,} scores from {edges[0]:.3f} to {edges[-1]:.3f}"
         if cut is not None:
-            x = WIDTH * (cut - edges[0]) / (edges[-1] - edges[0])
-            shapes.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{HEIGHT}"/>')
-            words += f", with a line at {cut:.3f}"
+            score, below = cut
+            x = WIDTH * (score - edges[0]) / (edges[-1] - edges[0])
+            label = f"← {html.escape(below)}: {(scores < score).sum():,}"
+            shapes.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="-4" y2="{HEIGHT}"/>')
+            side = "end" if x > WIDTH / 2 else "start"
+            shapes.append(f'<text x="{x:.1f}" y="-6" text-anchor="{side}">{label}</text>')
+            words += f", with a line at {score:.3f}"
         if marked is not None:
             words += ". Known wrong rows are red"
         for x, anchor, edge in ((0, "start", edges[0]), (WIDTH, "end", edges[-1])):
@@ -262,7 +279,7 @@ class Suspects:
                 f'<text x="{x}" y="{HEIGHT + 14}" text-anchor="{anchor}">{edge:.3f}</text>'
             )
         return (
-            f'<svg role="img" aria-label="{words}" viewBox="0 0 {WIDTH} {HEIGHT + 18}"'
+            f'<svg role="img" aria-label="{words}" viewBox="0 -18 {WIDTH} {HEIGHT + 36}"'
             f' width="{WIDTH}">{"".join(shapes)}</svg><p>{words}.</p>'
         )
 

@@ -201,11 +201,13 @@ def clarity_sentence(clarity: Mapping[str, float]) -> str:
     """
     numbers = ", ".join(f"{value} {number:.2f}" for value, number in clarity.items())
     unclear = [repr(value) for value, number in clarity.items() if number < MIN_CLARITY]
+    scale = "0 is no effect, 1 an effect as large as the differences between subjects; expected"
+    in_brackets = f"(clarity: {numbers}; {scale} at least {MIN_CLARITY})"
     if not unclear:
-        return f"this model responds to the words for each value (clarity: {numbers})"
+        return f"this model responds to the words for each value {in_brackets}"
     return (
-        f"this model hardly responds to the words for {', '.join(unclear)} (clarity: {numbers};"
-        f" expected at least {MIN_CLARITY}), so neither cross-attention nor balanced prompts can be"
-        " expected to change who appears. Generate 16 images that state the value. If they do not"
-        " show it, use other words for it or fine-tune the model"
+        f"this model hardly responds to the words for {', '.join(unclear)} {in_brackets}, so"
+        " neither cross-attention nor balanced prompts can be expected to change who appears."
+        " Generate 16 images that state the value. If they do not show it, use other words for it"
+        " or fine-tune the model"
     )

@@ -215,6 +215,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "categories": categories,
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "section": section_of(result, frame),
+        "folder": run_folder,
         "explained": explained,
         "methods": {name: METHODS[name] for name in front.name.unique() if name in METHODS},
         "strips": _strips(result.name, run_folder),

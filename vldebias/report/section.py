@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vldebias import programs
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
 class Section(Protocol):
     """What a program shows for a result instead of tables of measures."""
 
-    def html(self) -> str:
-        """Return the section as HTML."""
+    def html(self, folder: Path) -> str:
+        """Return the section as HTML.
+
+        Args:
+            folder: the run's folder, which may contain images.
+        """
 
     def lines(self, room: int, width: int) -> list[str]:
         """Return the section as at most `room` lines of text.

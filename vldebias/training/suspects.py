@@ -278,6 +278,7 @@ def report_pairs(
     if isinstance(keep, float):
         rows = ranked.best(keep).tolist()
     cut = float(scores[rows].min()) if rows else None
+    below = "likely wrong" if keep is None else "counts less" if keep == "auto" else "left out"
     if keep is not None:
         files["pairs to keep"] = _write_kept(pairs, scores, rows, folder / "kept.parquet").name
     sentences = [
@@ -297,7 +298,7 @@ def report_pairs(
         page_words,
         introduction=" ".join(sentences),
         marked=wrong,
-        cut=cut,
+        cut=None if cut is None else (cut, below),
         can_check=True,
     )
     return files, detection

@@ -37,10 +37,6 @@ def plan(
     width: Annotated[
         float, typer.Option(help="Desired interval width for the mean share of a template.")
     ] = 0.1,
-    prompt_width: Annotated[
-        float | None, typer.Option(help="Desired interval width for the share of a single prompt.")
-    ] = None,
-    error: Annotated[float, typer.Option(help="Assumed error rate of the judge.")] = 0.05,
     neutral: Annotated[
         bool, typer.Option("--neutral", help="Only use the neutral template, without qualifiers.")
     ] = False,
@@ -53,9 +49,9 @@ def plan(
 
     Examples:
       vldebias records plan --width 0.1 --out protocol.txt
-      vldebias records plan --prompt-width 0.2 --neutral --json
+      vldebias records plan --neutral --json
     """
-    from vldebias.measure.resampling import images_for_width, widest_interval
+    from vldebias.measure.resampling import widest_interval
     from vldebias.utils.files import write_atomically
 
     from .protocol import load_protocol, numbers_for_width
@@ -66,10 +62,8 @@ def plan(
     if neutral:
         prompts = [prompt for prompt in prompts if prompt.qualifier == NEUTRAL]
     n_subjects = len(protocol.subjects)
-    numbers = numbers_for_width(width, n_subjects, error)
+    numbers = numbers_for_width(width, n_subjects)
     images = numbers.images
-    if prompt_width is not None:
-        images = max(images, images_for_width(prompt_width)[1])
     wordings = len(prompts) // n_subjects
     facts = {
         "protocol": protocol.name,
@@ -210,9 +204,6 @@ def predict(
         Path | None,
         typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
     ] = None,
-    qualifier: Annotated[
-        str, typer.Option(help="Qualifier, such as corporate. Default: the neutral template.")
-    ] = "",
     attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
     value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",
     as_json: Json = False,
@@ -246,7 +237,6 @@ def predict(
         attribute=attribute,
         value=value,
         model=model,
-        qualifier=qualifier,
     )
     if as_json:
         print_json(_facts(forecasts, coverage))

@@ -69,6 +69,7 @@ class Dot:
         distance: the distance from even, averaged over prompts.
         one_way: for how many prompts a single value has more than 90% of the images.
         even: the share of each value if all values are equally frequent.
+        counted_by: the people who counted the images, or "" if a model judged them.
     """
 
     title: str
@@ -78,6 +79,7 @@ class Dot:
     distance: Cell
     one_way: int
     even: float
+    counted_by: str
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,11 @@ def _dots(
             one_way = sum(max(row.values()) > ONE_WAY for row in shares)
             title = f"{row.title}{method}"
             even = 1 / len(record.values)
-            dots.append(Dot(title, row.record, share, of_prompts, distance, one_way, even))
+            judge = record.judge
+            counted_by = judge.name if judge is not None and judge.kind == "people" else ""
+            dots.append(
+                Dot(title, row.record, share, of_prompts, distance, one_way, even, counted_by)
+            )
     return sorted(dots, key=lambda dot: float(dot.distance.order or 0))
 
 

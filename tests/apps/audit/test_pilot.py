@@ -103,8 +103,10 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     assert judged == [8, 8], "only the additional images are generated and judged"
     assert pilot.counts["female"].tolist() == [6, 6]
     answers = pilot.images[PROMPTS[0]]
-    assert [answer for _, answer in answers].count("unclear") == 2
-    assert all((tmp_path / path).is_file() for path, _ in answers)
+    assert [image.answer for image in answers].count("unclear") == 2
+    assert all((tmp_path / image.path).is_file() for image in answers)
+    assert [image.seed for image in answers] == list(range(8))
+    assert [image.probability for image in answers[:4]] == [0.95, 0.9, 1.0, 0.5]
     assert sorted(pilot.clarity) == ["female", "male"]
     assert min(pilot.clarity.values()) > MIN_CLARITY
     with pytest.raises(InvalidInputError, match="images was 8 and is now 4"):

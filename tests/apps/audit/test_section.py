@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from apps.audit.section import (
     AuditedPrompt,
@@ -51,7 +52,11 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
 
 
 def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Path) -> None:
-    images = [[f"images/{i}.png", "female" if i else "unclear"] for i in range(8)]
+    (tmp_path / "images").mkdir()
+    images = []
+    for i in range(8):
+        Image.new("RGB", (300, 200)).save(tmp_path / "images" / f"{i}.png")
+        images.append([f"images/{i}.png", "female" if i else "unclear", 0.9 if i else 0.5, i])
     settings = {
         "values": ["male", "female"],
         "prompts": {"a nurse": "no clear lean: generate 4 more"},
@@ -69,8 +74,11 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert "counted share [95%]" in page
     assert "predicted [95%]" in page
-    assert page.count('src="images/') == 8
-    assert "<small>unclear</small>" in page
+    assert page.count('src="data:image/jpeg') == 8
+    assert "<small>unclear 0.50</small>" in page
+    assert "<small>female 0.90</small>" in page
+    assert '<a href="images/7.png">seed 7</a>' in page
+    assert "To sign, run the command again" in page
     assert "--measure 12<" in page, "4 more than the 8 images"
     assert "vldebias audit prompts.txt --attribute" in page
     command = "vldebias audit jobs.txt --attribute gender --pipeline DIR --measure 8 --out measured"
@@ -142,13 +150,33 @@ def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
     ],
 )
 def test_a_page_only_shows_images_in_its_folder(path: object, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "images" / "0.png")
     settings = {
         "values": ["male", "female"],
         "prompts": {"a nurse": "no clear lean: generate 4 more"},
         "advice": ["none leans"],
-        "images": {"a nurse": [["images/0.png", "male"], [path, "female"]]},
+        "images": {"a nurse": [["images/0.png", "male", 0.9, 0], [path, "female", 0.9, 1]]},
     }
     rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
     audited = result(rows, protocol("audit", settings=settings))
     page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
-    assert page.count("<img") == page.count('<img src="images/0.png"') == 1
+    assert page.count("<img") == page.count('<a href="images/') == 1
+    assert '<a href="images/0.png">' in page
+
+
+def test_a_link_to_an_image_outside_the_folder_is_not_embedded(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "images").mkdir(parents=True)
+    Image.new("RGB", (9, 9)).save(tmp_path / "private.png")
+    (folder / "images" / "0.png").symlink_to(tmp_path / "private.png")
+    settings = {
+        "values": ["male", "female"],
+        "prompts": {"a nurse": "no clear lean: generate 4 more"},
+        "advice": ["none leans"],
+        "images": {"a nurse": [["images/0.png", "male", 0.9, 0]]},
+    }
+    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
+    audited = result(rows, protocol("audit", settings=settings))
+    page = render(audited, folder / "p.html", run_folder=folder).read_text(encoding="utf-8")
+    assert "<img" not in page

@@ -47,6 +47,34 @@ def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) 
     assert rows[0].page == ""
 
 
+def test_each_row_has_the_metrics_of_its_task_starting_with_that_of_the_conclusion(
+    folder: Path,
+) -> None:
+    of_a = {row.method: row for row in list_runs(folder).rows if row.run == "a"}
+    values = of_a["default"].metrics
+    assert next(iter(values)) == of_a["default"].measure
+    assert values[of_a["default"].measure][:2] == (0.3, of_a["default"].number)
+    assert values[of_a["default"].measure].before == "0.50"
+    assert "recall@5" in values
+    # There is nothing before the method in a row without one.
+    assert {metric.before for metric in of_a["no method"].metrics.values()} == {""}
+    done = CliRunner().invoke(app, ["eval", "runs", str(folder), "--json"])
+    listed = [row for row in json.loads(done.stdout)["runs"] if row["run"] == "a"]
+    assert listed[0]["metrics"][listed[0]["measure"]] == listed[0]["value"]
+
+
+def test_tasks_that_more_runs_measured_come_first_and_only_rows_beside_methods_are_folded(
+    folder: Path, tmp_path: Path
+) -> None:
+    alone = result([bias("none", 0.1, task="alone")], protocol("alone"))
+    alone.model_copy(update={"date": "2026-11-03T10:00:00+00:00"}).write(tmp_path / "c.json")
+    page, _ = render_runs(folder)
+    text = page.read_text()
+    assert re.findall(r"<summary>(\w+): (\d) run", text) == [("search", "2"), ("alone", "1")]
+    # Two runs of "search" have a row without a method; "alone" has no other row to show.
+    assert text.count(" data-plain") == 2
+
+
 def test_a_task_without_an_overall_row_is_represented_by_its_worst_part(tmp_path: Path) -> None:
     parts = [
         bias("none", value, subset=name, metric="accuracy", better="higher", task="by race")
@@ -83,7 +111,9 @@ def test_the_page_escapes_names_and_uses_relative_links(folder: Path, tmp_path: 
     page, runs = render_runs(folder, tmp_path / "pages" / "all.html")
     text = page.read_text()
     assert SCRIPT not in text
-    assert text.count("<tr") == len(runs.rows) + 1
+    # Each row is in the table of its task, which has a row of headings.
+    assert text.count("<tr data-run") == len(runs.rows)
+    assert text.count("<tr") == len(runs.rows) + len({row.task for row in runs.rows})
     assert 'href="../a/index.html"' in text
     # It is sorted as a number, not as a string.
     assert 'data-sort="0.25"' in text

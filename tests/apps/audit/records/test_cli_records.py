@@ -1,6 +1,7 @@
 """Test `vldebias records` and the record written by an audit."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ def test_the_plan_contains_all_prompts_and_enough_images_for_the_interval_width(
     assert facts["images"] == 8 * 700
     lines = out.read_text(encoding="utf-8").splitlines()
     assert lines == [prompt.text for prompt in load_protocol().prompts()]
-    narrow = json.loads(run("records", "plan", "--prompt-width", "0.2", "--neutral", "--json"))
-    assert (narrow["prompts"], narrow["images per prompt"]) == (100, 93)
+    neutral = json.loads(run("records", "plan", "--neutral", "--json"))
+    assert (neutral["prompts"], neutral["images per prompt"]) == (100, 8)
 
 
 def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: Path) -> None:
@@ -93,6 +94,30 @@ def test_an_audit_that_measures_writes_its_record_to_out(tmp_path: Path) -> None
     assert sum(sum(row.counts) + (row.unknown or 0) for row in record.counts) == 4
     page = (tmp_path / "record" / "index.html").read_text(encoding="utf-8")
     assert "responds to the words for each value (clarity: " in page
+    assert "expected at least 0.13)" in page
+    assert "To sign, run the command again" in page
+    assert (record.measured_by, record.licence) == ("not stated", "not stated")
     run("records", "check", str(out))
+    # The same command signs the images that exist, with a comma in the name.
+    images = sorted((tmp_path / "record" / "images").rglob("*.png"))
+    times = [image.stat().st_mtime_ns for image in images]
+    arguments = ("--measure", "2", "--steps", "2", "--out", str(out))
+    run(*audit, *arguments, "--sign", "Jane Doe, ACME, CC0-1.0")
+    assert [image.stat().st_mtime_ns for image in images] == times
+    record = Record.read(out)
+    assert (record.measured_by, record.licence) == ("Jane Doe, ACME", "CC0-1.0")
+    page = (tmp_path / "record" / "index.html").read_text(encoding="utf-8")
+    for cell in ("Jane Doe, ACME", "CC0-1.0", record.date):
+        assert f"<td>{cell}</td>" in page
+    # The page needs no other file: thumbnails are embedded, and only links point to the images.
+    assert page.count('<img src="data:image/png;base64,') == len(images) == 4
+    assert re.findall(r'<img src="(?!data:)', page) == []
+    assert page.count(">seed 0</a>") == page.count(">seed 1</a>") == 2
+    assert all(f'<a href="images/{image.parent.parent.name}/' in page for image in images)
+    for sign, message in (("Jane Doe", "expected a name and the licence"), (", CC0", "expected")):
+        with pytest.raises(InvalidInputError, match=message):
+            run(*audit, *arguments, "--sign", sign)
+    with pytest.raises(InvalidInputError, match="add --measure N"):
+        run(*audit, "--sign", "Jane Doe, CC0-1.0")
     with pytest.raises(InvalidInputError, match="only --measure N writes a record"):
         run(*audit, "--out", str(out))

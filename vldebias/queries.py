@@ -391,9 +391,10 @@ class DebiasedQueries:
     def measure(
         self, vectors: Images, queries: Sequence[str], labels: Columns, **options: Any
     ) -> Result:
-        """Measure the effect of the edit on searches before deploying it.
+        """Measure the effect of `search` and of the edit on queries before deploying them.
 
-        Reports the skew of the top results and how many of them are retained, with intervals.
+        Reports the skew of the top results and how many of them are retained, with intervals, and
+        which queries lean towards which group. `search` is measured by exact search in `vectors`.
 
         Args:
             vectors: vectors (n, d) of the index, as an array, a tensor, a file or
@@ -405,13 +406,15 @@ class DebiasedQueries:
                 results (one or several; default: a twentieth of the index, at least 10).
 
         Returns:
-            A `Result` with the methods "none" and "debiased".
+            A `Result` with the methods "none", "search" if the groups' shares are known, and
+            "debiased" if an edit was fitted.
 
         Raises:
             InvalidInputError: If labels have the wrong length or only one value, or the prompt sets
                 are unknown.
         """
         from vldebias.study.evaluating import evaluate
+        from vldebias.study.tasks.rankings import Search
 
         if not self.sets:
             raise InvalidInputError(
@@ -425,13 +428,24 @@ class DebiasedQueries:
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
         attribute: Any = self.sets if len(self.sets) > 1 else self.sets[0]
+        texts = _checked_texts(queries)
+        methods: dict[str, Any] = {}
+        if self.index is not None:
+            # An edit's words state the attribute, as in `search`.
+            are_stated = self.host.stated(texts, edit)
+            stated = frozenset(
+                text for text, is_stated in zip(texts, are_stated, strict=True) if is_stated
+            )
+            methods["search"] = Search(index=self.index, stated=stated)
+        if self.fitted.method != "none" or self.index is None:
+            methods[DEBIASED] = edit
         return evaluate(
             self.host,
             vectors,
             attribute=attribute,
             labels=labels,
-            queries=_checked_texts(queries),
-            methods={DEBIASED: edit},
+            queries=texts,
+            methods=methods,
             strength=self.strength,
             **options,
         )

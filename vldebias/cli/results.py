@@ -69,7 +69,8 @@ def report(
             return
         written = render(Result.read(path), page, run_folder=path.parent)
         # Add the page to the manifest, or `--verify` would report it as an added file.
-        run_files.record_pages(path.parent, (written, written.with_suffix(".csv")))
+        tables = written.parent.glob(f"{written.stem}-queries*.csv")
+        run_files.record_pages(path.parent, (written, written.with_suffix(".csv"), *tables))
         print_message(written)
         return
     differences = []

@@ -23,6 +23,7 @@ from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import ALWAYS_SHOWN, CHANCES, NONE, Strip, TaskProvenance
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
+from vldebias.report.leaning import leaning_tables
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
 from vldebias.report.section import section_of
 from vldebias.report.strip import read_strip
@@ -176,6 +177,8 @@ def grids(
 def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
     """Write a result as a single HTML page, with its rows in a CSV file next to it.
 
+    If the result compares queries, another CSV file has a row per query.
+
     Args:
         result: the result to write.
         path: the HTML file to write. The CSV file has the same name with the suffix ".csv".
@@ -213,6 +216,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
+        "leaning": leaning_tables(result, path),
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "section": section_of(result, frame),
         "explained": explained,

@@ -133,7 +133,9 @@ class Gallery:
             for method, orders in places.items():
                 for query, order in enumerate(orders):
                     # (b, k): top rows of each resample
-                    label_of_row = labels[method][query] if method in (labels or ()) else None
+                    label_of_row = None
+                    if labels is not None and method in labels:
+                        label_of_row = labels[method][query]
                     if label_of_row is None:
                         top = resampled_places(order, weights, max(self.k))
                     else:

@@ -1,4 +1,4 @@
-"""Write a result's main values as a LaTeX table."""
+"""Write a result's main values as LaTeX tables, and its citation as BibTeX."""
 
 from __future__ import annotations
 
@@ -7,41 +7,84 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vldebias.report.conclusion import conclusions
-from vldebias.report.page import front_groups, front_rows
-from vldebias.report.table import readable
+from vldebias.report.page import day_of, front_groups, front_rows, title_of
+from vldebias.report.table import DAGGER, readable
+from vldebias.report.text import LABELS
+from vldebias.version import __version__
 
 if TYPE_CHECKING:
     from vldebias.report.measurements import Measurements
 
+TITLE = "vldebias: mitigate and measure bias in vision-language models"
+YEAR = 2026
 _ESCAPES = {character: f"\\{character}" for character in "&%$#_{}"}
 _ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _ESCAPES |= {"λ": r"$\lambda$", "†": r"$^\dagger$"}
 
 
 def latex(result: Measurements) -> str:
-    """Return a booktabs table of a result's main values with their 95% intervals.
+    """Return a booktabs table for each measure, with the main values and their 95% intervals.
 
     The rows are those of the first table on the result's page. For a result without methods, these
-    are all values for entire tasks.
+    are all values for entire tasks. Every table has a caption, a label such as
+    "tab:quickstart-maxskew-10", and, if needed, a note about the methods that used labels.
     """
     frame = readable(result)
     concluded = conclusions(frame)
-    rows: list[Sequence[str]] = []
+    rows_of_caption: dict[tuple[str, str], list[Sequence[str]]] = {}
     head: tuple[str, ...]
     if concluded:
-        head = ("task", "measure", "method", "before", "after", "change", "cost", "verdict")
+        head = ("task", "method", "before", "after", "change", "cost", "verdict")
         for group in front_groups(front_rows(frame, concluded)):
-            before = group["before"]
+            rows = rows_of_caption.setdefault((group["measure"], group["note"]), [])
             for row in group["rows"]:
-                cells = (before, row.number, row.moved, row.cost, row.verdict)
-                rows.append((group["task"], group["measure"], row.name, *cells))
+                cells = (group["before"], row.number, row.moved, row.cost, row.verdict)
+                rows.append((group["task"], row.name, *cells))
     else:
-        head = ("task", "measure", "method", "value")
-        shown = frame[frame.is_summary][["task", "measure", "name", "number"]]
-        rows += shown.itertuples(index=False)
-    lines = [rf"\begin{{tabular}}{{{'l' * len(head)}}}", r"\toprule", _line(head), r"\midrule"]
-    lines += [_line(row) for row in rows]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+        head = ("task", "method", "value")
+        shown = frame[frame.is_summary]
+        for row in shown.itertuples(index=False):
+            rows = rows_of_caption.setdefault((row.measure, row.hint.strip(" ()")), [])
+            rows.append((row.task, row.name, row.number))
+    tables = []
+    labels: set[str] = set()
+    for (measure, note), rows in rows_of_caption.items():
+        slug = re.sub(r"\W+", "-", f"{result.name} {measure}".casefold()).strip("-")
+        # Different measures may have the same slug, and the same measure different notes.
+        label = slug if slug not in labels else f"{slug}-{len(labels) + 1}"
+        labels.add(label)
+        caption = measure if not note else f"{measure} ({note})"
+        tables += [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_escaped(f'{title_of(result)}: {caption}, with 95% intervals.')}}}",
+            rf"\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{{'l' * len(head)}}}",
+            r"\toprule",
+            _line(head),
+            r"\midrule",
+            *map(_line, rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+        if any(DAGGER in row[1] for row in rows):
+            tables.append(rf"\par\footnotesize {_escaped(LABELS)}")
+        tables += [r"\end{table}", ""]
+    return "\n".join(tables)
+
+
+def bibtex(result: Measurements) -> str:
+    """Return a BibTeX entry for this package, with the result's name and date as its note."""
+    note = _escaped(f"Result {result.name}, {day_of(result.date)}")
+    fields = {
+        "author": "{The vldebias maintainers}",
+        "title": f"{{{TITLE}}}",
+        "version": result.versions.get("vldebias", __version__),
+        "year": str(YEAR),
+        "note": note,
+    }
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
+    return "\n".join(["@software{vldebias,", *lines, "}"])
 
 
 def _line(cells: Sequence[str]) -> str:

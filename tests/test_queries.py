@@ -474,7 +474,7 @@ def test_the_page_lists_the_queries_that_lean_most(
     page = render(result, tmp_path / "log.html", run_folder=tmp_path).read_text(encoding="utf-8")
     rows = result.provenance[0].settings["leaning"]
     table = page.partition("Queries that lean most: in the first 20 results, ")[2]
-    assert table.startswith(f"{sum(row['beyond_chance'] for row in rows)} of 3 queries")
+    assert table.startswith(f"{sum(row['beyond_chance'] for row in rows)} of 3 favour a group")
     places = [table.index(f'<th scope="row">{row["query"]}</th>') for row in rows]
     assert places == sorted(places)
     first = table[places[0] : places[1]]

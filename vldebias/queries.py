@@ -13,6 +13,7 @@ import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -432,10 +433,7 @@ class DebiasedQueries:
         methods: dict[str, Any] = {}
         if self.index is not None:
             # An edit's words state the attribute, as in `search`.
-            are_stated = self.host.stated(texts, edit)
-            stated = frozenset(
-                text for text, is_stated in zip(texts, are_stated, strict=True) if is_stated
-            )
+            stated = frozenset(compress(texts, self.host.stated(texts, edit)))
             methods["search"] = Search(index=self.index, stated=stated)
         if self.fitted.method != "none" or self.index is None:
             methods[DEBIASED] = edit

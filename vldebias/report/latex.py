@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from vldebias.report.measurements import Measurements
 
 TITLE = "vldebias: mitigate and measure bias in vision-language models"
-YEAR = 2026
 _ESCAPES = {character: f"\\{character}" for character in "&%$#_{}"}
 _ESCAPES |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _ESCAPES |= {"λ": r"$\lambda$", "†": r"$^\dagger$"}
@@ -31,33 +30,27 @@ def latex(result: Measurements) -> str:
     """
     frame = readable(result)
     concluded = conclusions(frame)
-    rows_of_caption: dict[tuple[str, str], list[Sequence[str]]] = {}
+    rows_of_measure: dict[str, list[Sequence[str]]] = {}
     head: tuple[str, ...]
     if concluded:
         head = ("task", "method", "before", "after", "change", "cost", "verdict")
         for group in front_groups(front_rows(frame, concluded)):
-            rows = rows_of_caption.setdefault((group["measure"], group["note"]), [])
+            rows = rows_of_measure.setdefault(group["measure"], [])
             for row in group["rows"]:
                 cells = (group["before"], row.number, row.moved, row.cost, row.verdict)
                 rows.append((group["task"], row.name, *cells))
     else:
         head = ("task", "method", "value")
-        shown = frame[frame.is_summary]
-        for row in shown.itertuples(index=False):
-            rows = rows_of_caption.setdefault((row.measure, row.hint.strip(" ()")), [])
-            rows.append((row.task, row.name, row.number))
+        for row in frame[frame.is_summary].itertuples():
+            rows_of_measure.setdefault(row.measure, []).append((row.task, row.name, row.number))
     tables = []
-    labels: set[str] = set()
-    for (measure, note), rows in rows_of_caption.items():
-        slug = re.sub(r"\W+", "-", f"{result.name} {measure}".casefold()).strip("-")
-        # Different measures may have the same slug, and the same measure different notes.
-        label = slug if slug not in labels else f"{slug}-{len(labels) + 1}"
-        labels.add(label)
-        caption = measure if not note else f"{measure} ({note})"
+    for measure, rows in rows_of_measure.items():
+        label = re.sub(r"\W+", "-", f"{result.name} {measure}".casefold()).strip("-")
+        caption = f"{title_of(result)}: {measure}, with 95% intervals."
         tables += [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_escaped(f'{title_of(result)}: {caption}, with 95% intervals.')}}}",
+            rf"\caption{{{_escaped(caption)}}}",
             rf"\label{{tab:{label}}}",
             rf"\begin{{tabular}}{{{'l' * len(head)}}}",
             r"\toprule",
@@ -76,15 +69,12 @@ def latex(result: Measurements) -> str:
 def bibtex(result: Measurements) -> str:
     """Return a BibTeX entry for this package, with the result's name and date as its note."""
     note = _escaped(f"Result {result.name}, {day_of(result.date)}")
-    fields = {
-        "author": "{The vldebias maintainers}",
-        "title": f"{{{TITLE}}}",
-        "version": result.versions.get("vldebias", __version__),
-        "year": str(YEAR),
-        "note": note,
-    }
-    lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
-    return "\n".join(["@software{vldebias,", *lines, "}"])
+    version = result.versions.get("vldebias", __version__)
+    return (
+        f"@software{{vldebias,\n  author = {{{{The vldebias maintainers}}}},\n"
+        f"  title = {{{{{TITLE}}}}},\n  version = {{{version}}},\n  year = {{2026}},\n"
+        f"  note = {{{note}}},\n}}"
+    )
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -23,7 +23,6 @@ from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import ALWAYS_SHOWN, CHANCES, NONE, Strip, TaskProvenance
 from vldebias.report.categories import category_tables
 from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
-from vldebias.report.leaning import leaning_tables
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
 from vldebias.report.section import section_of
 from vldebias.report.strip import read_strip
@@ -37,7 +36,7 @@ from vldebias.report.table import (
     readable,
 )
 from vldebias.report.text import LABELS, stored_sentences
-from vldebias.utils.files import write_atomically
+from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
 from vldebias.utils.phrases import capitalised, listed_words
@@ -216,7 +215,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
-        "leaning": leaning_tables(result, path),
+        "leaning": _leaning(result, path),
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "section": section_of(result, frame),
         "explained": explained,
@@ -349,6 +348,21 @@ def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
             }
         )
     return groups
+
+
+def _leaning(result: Measurements, page: Path) -> list[dict[str, object]]:
+    """Return each task's queries that lean most, and write them as CSV next to the page."""
+    import pandas as pd
+
+    tables: list[dict[str, object]] = []
+    for provenance in result.provenance:
+        queries: list[dict[str, object]] = provenance.settings.get("leaning") or []
+        if queries:
+            file = page.with_name(f"{page.stem}-queries{len(tables) or ''}.csv")
+            write_atomically(file, spreadsheet_csv(pd.json_normalize(queries, sep=" ")))
+            k = provenance.settings["k"][0]
+            tables.append({"queries": queries, "k": k, "csv": file.name})
+    return tables
 
 
 def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:

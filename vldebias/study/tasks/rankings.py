@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,10 +18,11 @@ from vldebias.measure.rows import NONE
 from vldebias.methods import Declaration, Rerank
 from vldebias.prompts import PromptSet
 from vldebias.reranking import RERANKERS, expected, quota
+from vldebias.reranking.candidates import Candidates
 from vldebias.reranking.groups import POOL
 from vldebias.reranking.index import IndexGroups
-from vldebias.reranking.index_search import IndexCall, search_page
-from vldebias.utils.arrays import Floats, Mask, Rows
+from vldebias.reranking.index_search import search_page
+from vldebias.utils.arrays import Mask, Rows
 
 BLOCK = 1 << 13  # rows converted to float64 at a time
 
@@ -123,10 +125,7 @@ class Rankings:
                     lists.append(found.ranked[:length])
                 elif order is expected:
                     # This order fixes the group counts of the first k, so add rows only after k.
-                    top = expected(found, k)
-                    rest = np.setdiff1d(rows, top)
-                    following = quota(found.subset(rest), length - k)
-                    lists.append(np.concatenate([top, rest[following]]))
+                    lists.append(_followed(found, expected(found, k), length))
                 else:
                     lists.append(order(found, length))
             self.reranked[name] = np.stack(lists)
@@ -147,29 +146,20 @@ class Rankings:
             k: the largest number of top results that is measured.
         """
         images = self.known_images(NONE)
-        features = np.concatenate([block.numpy() for block in images.split(BLOCK)])
-        groups = method.index.predict(features)
-        n = len(features)
-        rows = np.arange(n)
-        length = min(n, len(groups.names) * 2 * reach(k, n))
+        features = np.concatenate([block.double().numpy() for block in images.split(BLOCK)])
+        index = method.index
+        groups = index.predict(features)
+        length = min(len(features), len(groups.names) * 2 * reach(k, len(features)))
         lists = []
         labels: list[NDArray[np.integer] | None] = []
-        for text, query in zip(queries, self.queries[method.name], strict=True):
-            blocks = [block.double() @ query.double() for block in images.split(BLOCK)]
-            scores = torch.cat(blocks).numpy().round(12)
-            ranked = np.argsort(-scores, kind="stable")
-            if text in method.stated or groups.doubt:
-                lists.append(ranked[:length])
-                labels.append(None)
-                continue
-            call = _index_call(ranked, scores, features)
-            page = search_page(method.index, call, query.numpy(), k)
+        for query, vector in zip(queries, self.queries[NONE], strict=True):
+            scores = (features @ vector.double().numpy()).round(12)
+            found = groups.candidates(scores, np.arange(len(scores)), index.share_of_name())
+            page = search_page(index, partial(_best, found, features), vector.numpy(), k)
             top = page.keys[page.order].astype(np.intp)
-            rest = np.setdiff1d(rows, top)
-            found = groups.candidates(scores, rows, method.index.share_of_name())
-            following = quota(found.subset(rest), length - k)
-            lists.append(np.concatenate([top, rest[following]]))
-            labels.append(groups.codes)
+            is_kept = query in method.stated or bool(groups.doubt)
+            lists.append(found.ranked[:length] if is_kept else _followed(found, top, length))
+            labels.append(None if is_kept else groups.codes)
         self.reranked[method.name] = np.stack(lists)
         self.labels[method.name] = labels
 
@@ -215,11 +205,15 @@ class Rankings:
         return cosines
 
 
-def _index_call(ranked: Rows, scores: Floats, features: NDArray[np.floating]) -> IndexCall:
-    """Return a function that returns the ids, scores and vectors of the first n ranked rows."""
+def _followed(found: Candidates, top: Rows, length: int) -> Rows:
+    """Return rows, followed by the other candidates by quota, up to a given length."""
+    rest = np.setdiff1d(np.arange(len(found)), top)
+    return np.concatenate([top, rest[quota(found.subset(rest), length - len(top))]])
 
-    def call(_vector: NDArray[np.floating], n: int) -> tuple[object, object, object]:
-        first = ranked[:n]
-        return first, scores[first], features[first]
 
-    return call
+def _best(
+    found: Candidates, features: NDArray[np.floating], _: object, n: int
+) -> tuple[object, object, object]:
+    """Return the rows, scores and vectors of the best n candidates, as an index does."""
+    rows = found.ranked[:n]
+    return rows, found.scores[rows], features[rows]

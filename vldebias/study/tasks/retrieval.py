@@ -448,9 +448,8 @@ class RetrievalTask(ImageTask):
         """
         k, g = self.k[0], len(gallery.names)
         lists = {name: rows[:, :k] for name, rows in rankings.first(max(self.k)).items()}
-        shares = {}
-        for name, rows in lists.items():
-            shares[name] = counts_of_groups(gallery.codes[rows], g) / k
+        shares = {m: counts_of_groups(gallery.codes[rows], g) / k for m, rows in lists.items()}
+        unedited = lists.pop(NONE)
         excess = shares[NONE] - gallery.gallery_shares
         rng = np.random.default_rng(self.seed)
         random = rng.multivariate_hypergeometric(gallery.sizes, k, size=self.resamples) / k
@@ -458,7 +457,7 @@ class RetrievalTask(ImageTask):
         leaning = []
         for query in np.argsort(-excess.max(axis=1), kind="stable"):
             group = int(excess[query].argmax())
-            stay = {name: shared(lists[NONE][query], rows[query]) for name, rows in lists.items()}
+            stay = {name: shared(unedited[query], rows[query]) for name, rows in lists.items()}
             leaning.append(
                 {
                     "query": self.queries[query],

@@ -28,7 +28,15 @@ EXPECTED = (
     *(f"vldebias_apps/{path.parent.name}/program.py" for path in APPS.glob("*/program.py")),
 )
 """Files, or folders with a slash, without which an installed command fails."""
-UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias_apps/comfyui/", "vldebias_apps/modular/")
+UNWANTED = (
+    "tests/",
+    "eval/",
+    "apps/",
+    "docs/",
+    "vldebias_apps/comfyui/",
+    "vldebias_apps/demo/space/",
+    "vldebias_apps/modular/",
+)
 """What stays in the repository: the node package of ComfyUI is published by itself, and the block
 for Modular Diffusers is loaded from its folder."""
 

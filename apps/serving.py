@@ -93,24 +93,31 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
 
 
 class Headers:
-    """Add headers that restrict what the page may load and prevent other sites from framing it."""
+    """Add headers that restrict what the page may load and prevent other sites from framing it.
 
-    def __init__(self, app: App) -> None:
+    Args:
+        app: The ASGI application.
+        site: The only site that may show the page in a frame, or "".
+    """
+
+    def __init__(self, app: App, site: str = "") -> None:
+        policy = {**POLICY, "frame-ancestors": site or "'none'"}
         headers = {
             "content-security-policy": "; ".join(
-                f"{name} {value}" for name, value in POLICY.items()
+                f"{name} {value}" for name, value in policy.items()
             ),
             "x-content-type-options": "nosniff",
             "referrer-policy": "same-origin",
-            "x-frame-options": "DENY",
         }
+        if not site:
+            headers["x-frame-options"] = "DENY"
         self.app = app
         self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Forward a request and add the headers to its response."""
         # Browsers enforce all policies that a page sends, so remove Gradio's own.
-        replaced = {name for name, _ in self.headers}
+        replaced = {*(name for name, _ in self.headers), b"x-frame-options"}
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -214,7 +221,7 @@ class Guard:
         return ""
 
 
-def guarded(app: App, *, public: bool) -> App:
+def guarded(app: App, *, public: bool, site: str = "") -> App:
     """Protect an app against malicious requests.
 
     A local page accepts only this machine's names as Host, because any other name may belong to a
@@ -223,13 +230,14 @@ def guarded(app: App, *, public: bool) -> App:
     Args:
         app: The page's ASGI application.
         public: Whether other machines have access to the page.
+        site: The only site that may show the page in a frame, or "".
     """
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     guard: App = Guard(app, public=public)
     if not public:
         guard = TrustedHostMiddleware(guard, allowed_hosts=LOCAL, www_redirect=False)
-    return Headers(guard)
+    return Headers(guard, site)
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -270,6 +278,7 @@ def serve(
     announce: Callable[[str], None],
     port: int | None = None,
     public: bool = False,
+    site: str = "",
     css: str = "",
     head: str = "",
     finish: Callable[[], None] = lambda: None,
@@ -284,6 +293,8 @@ def serve(
         port: the port. If None, use the first free port from 7860.
         public: whether to listen on all network interfaces. This requires a password, see
             `credentials`.
+        site: the site that hosts the page, such as "https://huggingface.co", and may show it in a
+            frame. The page then needs no password.
         css: style sheet for the page.
         head: HTML for the head of the page.
         finish: called before the process ends, to wait until all answers are saved.
@@ -297,7 +308,7 @@ def serve(
     from gradio import queueing
 
     queueing.traceback = _Lines()
-    user = credentials(public=public)
+    user = credentials(public=public and not site)
     # Open the port first, since Gradio needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
@@ -329,7 +340,7 @@ def serve(
     # Otherwise, Gradio opens any path that a client claims to have uploaded.
     demo.has_launched = True
     config = uvicorn.Config(
-        guarded(Abandoned(app), public=public),
+        guarded(Abandoned(app), public=public, site=site),
         log_level="warning",
         timeout_graceful_shutdown=1,
         proxy_headers=False,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -26,10 +27,12 @@ from vldebias.errors import (
 )
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.methods import load_edit
-from vldebias.miniature import load_clip
+from vldebias.miniature import load_clip, load_photographs
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 from vldebias.queries import DebiasedQueries
+from vldebias.report.page import render
+from vldebias.report.result import Result
 
 DIM = 24
 SET = make_prompt_set(
@@ -395,6 +398,108 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     repeated = queries.measure(vectors, searches, labels, k=10)
     row = repeated.row("retrieval gender", "max_skew@10", "debiased")
     assert row.change == (0.0, 0.0, 0.0)
+
+
+SEARCHES = ["A photo of a farmer.", "A photo of a nurse.", "A photo of a female doctor."]
+
+
+@pytest.fixture(scope="module")
+def photographs_measured() -> tuple[DebiasedQueries, Result]:
+    """Return queries with the groups' shares of an index, and what `measure` reports on them."""
+    photographs = load_photographs()
+    queries = vldebias.debias_queries(
+        photographs.encoder.encode, "gender", reference=photographs.reference.features
+    )
+    gender = photographs.gallery.labels["gender"]
+    labels = [gender.names[code] for code in gender.codes]
+    return queries, queries.measure(photographs.gallery.features, SEARCHES, labels, k=20)
+
+
+def test_measure_measures_the_results_that_search_returns(
+    photographs_measured: tuple[DebiasedQueries, Result],
+) -> None:
+    queries, result = photographs_measured
+    images = load_photographs().gallery
+    vectors = normalize(torch.as_tensor(np.asarray(images.features)).double(), dim=1).numpy()
+
+    def call(vector: Any, n: int) -> tuple[Any, Any, Any]:
+        scores = vectors @ np.asarray(vector)
+        rows = np.argsort(-scores)[:n]
+        return rows, scores[rows], vectors[rows]
+
+    gender = images.labels["gender"]
+    found = queries.search(call, SEARCHES, 20)
+    row_of_query = {row["query"]: row for row in result.provenance[0].settings["leaning"]}
+    for query, rows in zip(SEARCHES, found, strict=True):
+        row = row_of_query[query]
+        code = list(gender.names).index(row["group"])
+        top = call(queries.host.embedder.queries([query])[0], 20)[0]
+        assert row["share"]["none"] == np.mean(gender.codes[top] == code)
+        assert row["share"]["search"] == np.mean(gender.codes[rows] == code)
+        assert row["stay"]["search"] == len(set(rows) & set(top)) / 20
+    skews = [
+        2 * max(row["share"]["search"], 1 - row["share"]["search"]) for row in row_of_query.values()
+    ]
+    measured = result.row("retrieval gender", "max_skew@20", "search").value
+    assert measured == pytest.approx(np.log(skews).mean())
+    shares = [row["share"]["none"] for row in result.provenance[0].settings["leaning"]]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_measure_leaves_stated_queries_as_found_in_every_resample(
+    photographs_measured: tuple[DebiasedQueries, Result],
+) -> None:
+    _, result = photographs_measured
+    row = result.row("retrieval gender", "max_skew@20", "search", subset=SEARCHES[2])
+    assert row.change == (0.0, 0.0, 0.0)
+    changed = result.row("retrieval gender", "max_skew@20", "search", subset=SEARCHES[0])
+    assert changed.change is not None
+    assert changed.change[1] < changed.change[0] < 0
+
+
+def test_measure_without_an_edit_or_shares() -> None:
+    vectors, labels = gallery()
+    searches = ["A photo of a doctor.", "A photo of a nurse."]
+    queries = debiased(method="none", reference=vectors)
+    methods = {row.method for row in queries.measure(vectors, searches, labels, k=10).rows}
+    assert methods == {"none", "search", "random"}
+    methods = {row.method for row in debiased().measure(vectors, searches, labels, k=10).rows}
+    assert methods == {"none", "debiased", "random"}
+
+
+def test_the_page_lists_the_queries_that_lean_most(
+    photographs_measured: tuple[DebiasedQueries, Result], tmp_path: Path
+) -> None:
+    _, result = photographs_measured
+    page = render(result, tmp_path / "log.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    rows = result.provenance[0].settings["leaning"]
+    table = page.partition("Queries that lean most: in the first 20 results, ")[2]
+    assert table.startswith(f"{sum(row['beyond_chance'] for row in rows)} of 3 favour a group")
+    places = [table.index(f'<th scope="row">{row["query"]}</th>') for row in rows]
+    assert places == sorted(places)
+    first = table[places[0] : places[1]]
+    assert f"{rows[0]['share']['none']:.0%}" in first
+    assert f"{rows[0]['share']['search']:.0%}" in first
+    assert f"{rows[0]['stay']['search']:.0%}" in first
+    assert 'href="log-queries.csv"' in table
+    frame = pd.read_csv(tmp_path / "log-queries.csv")
+    assert frame["query"].tolist() == [row["query"] for row in rows]
+    assert frame["share search"].tolist() == [row["share"]["search"] for row in rows]
+
+
+def test_the_page_folds_all_but_ten_queries(tmp_path: Path) -> None:
+    vectors, labels = gallery()
+    searches = [
+        f"A {word} {job}."
+        for word in ("new", "tall")
+        for job in ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
+    ]
+    result = debiased(reference=vectors).measure(vectors, searches, labels, k=10, resamples=50)
+    page = render(result, tmp_path / "log.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    shown, _, folded = page.partition("<summary>2 more</summary>")
+    rows = result.provenance[0].settings["leaning"]
+    assert all(f'<th scope="row">{row["query"]}</th>' in shown for row in rows[:10])
+    assert all(f'<th scope="row">{row["query"]}</th>' in folded for row in rows[10:])
 
 
 @refused(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -391,9 +392,10 @@ class DebiasedQueries:
     def measure(
         self, vectors: Images, queries: Sequence[str], labels: Columns, **options: Any
     ) -> Result:
-        """Measure the effect of the edit on searches before deploying it.
+        """Measure the effect of `search` and of the edit on queries before deploying them.
 
-        Reports the skew of the top results and how many of them are retained, with intervals.
+        Reports the skew of the top results and how many of them are retained, with intervals, and
+        which queries lean towards which group. `search` is measured by exact search in `vectors`.
 
         Args:
             vectors: vectors (n, d) of the index, as an array, a tensor, a file or
@@ -405,13 +407,15 @@ class DebiasedQueries:
                 results (one or several; default: a twentieth of the index, at least 10).
 
         Returns:
-            A `Result` with the methods "none" and "debiased".
+            A `Result` with the methods "none", "search" if the groups' shares are known, and
+            "debiased" if an edit was fitted.
 
         Raises:
             InvalidInputError: If labels have the wrong length or only one value, or the prompt sets
                 are unknown.
         """
         from vldebias.study.evaluating import evaluate
+        from vldebias.study.tasks.rankings import Search
 
         if not self.sets:
             raise InvalidInputError(
@@ -425,13 +429,21 @@ class DebiasedQueries:
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
         attribute: Any = self.sets if len(self.sets) > 1 else self.sets[0]
+        texts = _checked_texts(queries)
+        methods: dict[str, Any] = {}
+        if self.index is not None:
+            # An edit's words state the attribute, as in `search`.
+            stated = frozenset(compress(texts, self.host.stated(texts, edit)))
+            methods["search"] = Search(index=self.index, stated=stated)
+        if self.fitted.method != "none" or self.index is None:
+            methods[DEBIASED] = edit
         return evaluate(
             self.host,
             vectors,
             attribute=attribute,
             labels=labels,
-            queries=_checked_texts(queries),
-            methods={DEBIASED: edit},
+            queries=texts,
+            methods=methods,
             strength=self.strength,
             **options,
         )

@@ -59,13 +59,14 @@ def open_first_gallery(engine: Engine) -> None:
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     """Serve the page for `Engine(**options)` until it is stopped.
 
-    `where` contains `port` and `public`, which are passed to `serve`.
+    `where` contains `port`, `public` and `site`, which are passed to `serve`.
 
     Raises:
         InvalidInputError: If options are incompatible, the port is in use, or a public page has no
             password.
     """
-    credentials(public=where.get("public", False))  # fail before anything is built
+    # Fail before anything is built.
+    credentials(public=where.get("public", False) and not where.get("site"))
     engine = Engine(**options)
 
     def announce(address: str) -> None:

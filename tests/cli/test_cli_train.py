@@ -33,8 +33,8 @@ SMALL = [
     "1",
     "--batch-size",
     "8",
-    "--temperature",
-    "0.2",
+    "--set",
+    "temperature=0.2",
     "--tune",
     "heads",
 ]

@@ -30,7 +30,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
+
+# Columns with prompts, which are truncated in a terminal if they have more characters than this.
+PROMPTS = frozenset({"prompt", "original", "neutral", "subject", "query"})
+LONG_PROMPT = 60
 
 STYLES = {
     "better": "bold green",
@@ -366,8 +370,9 @@ def _cell(value: object) -> str:
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table that fits the terminal, or tab-separated rows if piped (see `piped`).
 
-    Cells are wrapped between words. If the longest words of all columns do not fit next to each
-    other, each row is printed as a block of lines instead.
+    Cells are wrapped between words, but long prompts are truncated to one line. If the longest
+    words of all columns do not fit next to each other, each row is printed as a block of lines
+    instead.
 
     Args:
         head: column names.
@@ -395,20 +400,35 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     # rich could make wide columns narrower than their longest word, so compute the widths here.
     # Narrow columns get the width that they need, and the other columns share the rest.
     missing = [full - least for full, least in zip(longest_cells, least_widths, strict=True)]
-    fits = sum(missing) <= spare
     widths = least_widths
     by_need = sorted(range(len(head)), key=missing.__getitem__)
     for place, column in enumerate(by_need):
         extra = min(missing[column], spare // (len(head) - place))
         widths[column] += extra
         spare -= extra
+    shown = []
+    for row in rows:
+        cells = zip(head, row, widths, strict=True)
+        shown.append([_cut(name, cell, width) for name, cell, width in cells])
     # If rows are wrapped, separate them with blank lines.
+    fits = all(len(cell) <= width for row in shown for cell, width in zip(row, widths, strict=True))
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
     for name, width in zip(head, widths, strict=True):
         table.add_column(Text(name), width=width, overflow="fold")
-    for row in rows:
+    for row in shown:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out().print(table)
+
+
+def _cut(name: str, cell: str, width: int) -> str:
+    """Truncate a long prompt to one line of a terminal.
+
+    Args:
+        name: name of the column.
+        cell: text of the cell.
+        width: width of the column.
+    """
+    return shortened(cell, width) if name in PROMPTS and len(cell) > LONG_PROMPT else cell
 
 
 def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -422,7 +442,7 @@ def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     for row in rows:
-        out().print(Text(row[0], style="bold"), soft_wrap=True)
+        out().print(Text(_cut(head[0], row[0], out().width), style="bold"), soft_wrap=True)
         for name, cell in zip(head[1:], row[1:], strict=True):
             if cell:
                 line = Text(f"{name}: {cell}")

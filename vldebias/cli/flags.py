@@ -25,7 +25,12 @@ from vldebias.utils.options import Options
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-Json = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print only JSON to stdout. Without it, piped tables are tab-separated rows."
+    ),
+]
 AttributeSet = Annotated[
     str,
     typer.Option(

@@ -34,15 +34,18 @@ def report(
         Path | None,
         typer.Option(
             "--out",
-            help="HTML page, or LaTeX table (.tex), to write. Default: a page next to the result.",
+            help="HTML page, or LaTeX tables (.tex), to write. Default: a page next to the result.",
         ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Only check the run's files against its manifest."),
     ] = False,
+    cite: Annotated[
+        bool, typer.Option("--cite", help="Only print a BibTeX entry that names the result.")
+    ] = False,
 ) -> None:
-    """Render a result's page or LaTeX table, or verify that its files are unchanged.
+    """Render a result's page or LaTeX tables, cite it, or verify that its files are unchanged.
 
     --verify compares the SHA-256 of every file with manifest.json, and exits with code 1 if a file
     differs, is missing or was added. Anyone who can change a file can also change the manifest, so
@@ -51,14 +54,19 @@ def report(
     Examples:
       vldebias eval report vldebias-miniature --out page.html
       vldebias eval report vldebias-miniature --out table.tex
+      vldebias eval report vldebias-miniature --cite
       vldebias eval report vldebias-miniature --verify
     """
     path = _file_of(result)
+    from vldebias.report.latex import bibtex
     from vldebias.report.page import render
     from vldebias.report.result import Result
     from vldebias.study import run_files
     from vldebias.utils.files import digest, write_atomically
 
+    if cite:
+        common.echo(bibtex(Result.read(path)))
+        return
     if not verify:
         if page is None:
             # Copied results do not have a manifest, so name the page after the file.
@@ -69,7 +77,8 @@ def report(
             return
         written = render(Result.read(path), page, run_folder=path.parent)
         # Add the page to the manifest, or `--verify` would report it as an added file.
-        run_files.record_pages(path.parent, (written, written.with_suffix(".csv")))
+        tables = written.parent.glob(f"{written.stem}-queries*.csv")
+        run_files.record_pages(path.parent, (written, written.with_suffix(".csv"), *tables))
         print_message(written)
         return
     differences = []

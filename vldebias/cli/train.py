@@ -44,8 +44,6 @@ FLAGS = (
     "data_root",
     "image",
     "caption",
-    "separator",
-    "encoding",
     "image_root",
     "split",
     "val_split",
@@ -54,7 +52,6 @@ FLAGS = (
     "pretrained",
     "tune",
     "loss",
-    "temperature",
     "lr",
     "epochs",
     "steps",
@@ -150,7 +147,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
       vldebias train --data 'shards/{00000..00012}.tar' --model ViT-B-32 \\
           --pretrained openai
       vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 \\
-          --temperature 0.2
+          --set temperature=0.2
       vldebias train --data waterbirds --data-root DIR --model ViT-B-32 \\
           --pretrained openai --tune heads --set group_dro=label,place
       vldebias train --config run.yaml --lr 3e-5 --out second

@@ -568,7 +568,7 @@ def _column(
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
     hint = ""
     if len(names) == 1 and form in ("csv", "tsv", "txt"):
-        hint = "; if this is more than one column, set --separator"
+        hint = "; if this is more than one column, pass --set separator=semicolon"
     raise InvalidInputError(
         f"{path}: no column for {content}; expected one of {', '.join(known)}; the columns are"
         f" {list(names)}; {remedy}{hint}"

@@ -52,7 +52,7 @@ def resampled_shared(
     n: int,
     resamples: int,
     seed: int,
-    labels: Mapping[str, NDArray[np.integer]],
+    labels: Mapping[str, NDArray[np.integer] | None],
 ) -> dict[str, Floats]:
     """Return the shares of hits and of the first ranking's results that each ranking contains.
 
@@ -68,6 +68,7 @@ def resampled_shared(
         resamples: number of resamples.
         seed: random seed.
         labels: name -> labels (n,) of the rows, for rankings that reserve places for each label.
+            None for others.
 
     Returns:
         The shares (2, resamples) of the hits, and of the first ranking's first k rows.
@@ -85,8 +86,9 @@ def resampled_shared(
         counts_of_name = {}
         for name, rows in rankings.items():
             places = np.searchsorted(read, rows)
-            if name in labels:
-                top = resampled_quota(places, weights, k, labels[name][rows])
+            label_of_row = labels.get(name)
+            if label_of_row is not None:
+                top = resampled_quota(places, weights, k, label_of_row[rows])
             else:
                 top = resampled_places(places, weights, k)
             counts_of_name[name] = _counts(places[top], len(read))

@@ -36,7 +36,7 @@ from vldebias.report.table import (
     readable,
 )
 from vldebias.report.text import LABELS, stored_sentences
-from vldebias.utils.files import write_atomically
+from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
 from vldebias.utils.phrases import capitalised, listed_words
@@ -176,6 +176,8 @@ def grids(
 def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
     """Write a result as a single HTML page, with its rows in a CSV file next to it.
 
+    If the result compares queries, another CSV file has a row per query.
+
     Args:
         result: the result to write.
         path: the HTML file to write. The CSV file has the same name with the suffix ".csv".
@@ -213,6 +215,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
         "categories": categories,
+        "leaning": _leaning(result, path),
         "figures": [] if concluded or categories else _figures(frame, is_advised=bool(advice)),
         "section": section_of(result, frame),
         "folder": run_folder,
@@ -346,6 +349,21 @@ def front_groups(front: pd.DataFrame) -> list[FrontGroup]:
             }
         )
     return groups
+
+
+def _leaning(result: Measurements, page: Path) -> list[dict[str, object]]:
+    """Return each task's queries that lean most, and write them as CSV next to the page."""
+    import pandas as pd
+
+    tables: list[dict[str, object]] = []
+    for provenance in result.provenance:
+        queries: list[dict[str, object]] = provenance.settings.get("leaning") or []
+        if queries:
+            file = page.with_name(f"{page.stem}-queries{len(tables) or ''}.csv")
+            write_atomically(file, spreadsheet_csv(pd.json_normalize(queries, sep=" ")))
+            k = provenance.settings["k"][0]
+            tables.append({"queries": queries, "k": k, "csv": file.name})
+    return tables
 
 
 def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:

@@ -123,7 +123,7 @@ class Result(Measurements):
         return dots(frame[frame.is_summary], self.provenance)
 
     def to_latex(self) -> str:
-        """Return the main values with their intervals as a LaTeX table (booktabs)."""
+        """Return the main values and their intervals as LaTeX tables (booktabs), one per metric."""
         return latex(self)
 
     def write(self, path: str | Path, *, compact: bool = False) -> Path:

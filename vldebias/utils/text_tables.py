@@ -105,7 +105,7 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
         except (LookupError, UnicodeError) as error:
             raise InvalidInputError(
                 f"{source}: cannot be read as {encoding}: {error}; save it as UTF-8, or pass its"
-                " encoding (`vldebias train --encoding`)"
+                " encoding (`vldebias train --set encoding=cp1252`)"
             ) from None
     try:
         return content.decode("utf-8")
@@ -194,7 +194,7 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     """Decode bytes that are not UTF-8, in the encoding detected by charset-normalizer."""
     line = content.count(b"\n", 0, error.start) + 1
     wrong = content[error.start : error.start + 1]
-    remedy = "save it as UTF-8, or pass its encoding (`vldebias train --encoding`)"
+    remedy = "save it as UTF-8, or pass its encoding (`vldebias train --set encoding=cp1252`)"
     high_bytes = len(re.findall(rb"[\x80-\xff]", content))
     high_bytes_of_utf8 = len(
         re.findall(rb"[\x80-\xff]", content.decode("utf-8", "ignore").encode())
@@ -391,7 +391,9 @@ def _separator_of(text: str, source: str, usual: str) -> str:
         return usual
     if len(fitting) > 1:
         names = " and ".join(map(_name_of, fitting))
-        raise InvalidInputError(f"{source}: the separator may be {names}; pass it as --separator")
+        raise InvalidInputError(
+            f"{source}: the separator may be {names}; pass it as --set separator={names.split()[0]}"
+        )
     # If no separator matches, `_parsed` reports the first line with a different length.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]

@@ -103,7 +103,7 @@ class Gallery:
         self,
         ranked: Mapping[str, Rows],
         relevant: Mask | None = None,
-        labels: Mapping[str, NDArray[np.integer]] | None = None,
+        labels: Mapping[str, Sequence[NDArray[np.integer] | None]] | None = None,
     ) -> dict[str, Skews]:
         """Return the values (q, 1 + resamples) of each metric, by method and metric.
 
@@ -114,7 +114,8 @@ class Gallery:
         Args:
             ranked: method -> top rows (q, m) of each query.
             relevant: (q, n) boolean mask of the relevant images.
-            labels: method -> (n,) label of each image, for methods that reserve ranks per label.
+            labels: method -> (n,) label of each image for each query, for methods that reserve
+                ranks per label. None if the query's results keep their order.
         """
         n = len(self.codes)
         read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
@@ -132,10 +133,13 @@ class Gallery:
             for method, orders in places.items():
                 for query, order in enumerate(orders):
                     # (b, k): top rows of each resample
-                    if labels is None or method not in labels:
+                    label_of_row = None
+                    if labels is not None and method in labels:
+                        label_of_row = labels[method][query]
+                    if label_of_row is None:
                         top = resampled_places(order, weights, max(self.k))
                     else:
-                        labels_of_rows = labels[method][read[order]]
+                        labels_of_rows = label_of_row[read[order]]
                         top = resampled_quota(order, weights, max(self.k), labels_of_rows)
                     hits = None
                     if relevant is not None:

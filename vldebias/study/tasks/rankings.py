@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,14 +15,39 @@ from vldebias.data.rows import UnitRows
 from vldebias.hosts import Host
 from vldebias.measure.rankings import reach
 from vldebias.measure.rows import NONE
-from vldebias.methods import Rerank
+from vldebias.methods import Declaration, Rerank
 from vldebias.prompts import PromptSet
 from vldebias.reranking import RERANKERS, expected, quota
+from vldebias.reranking.candidates import Candidates
 from vldebias.reranking.groups import POOL
 from vldebias.reranking.index import IndexGroups
+from vldebias.reranking.index_search import search_page
 from vldebias.utils.arrays import Mask, Rows
 
 BLOCK = 1 << 13  # rows converted to float64 at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Rerank):
+    """Search the gallery as `DebiasedQueries.search` searches an index.
+
+    Attributes:
+        index: the groups and their shares in the index.
+        stated: queries that state a value, whose results keep their order.
+    """
+
+    index: IndexGroups
+    stated: frozenset[str]
+
+    @property
+    def declaration(self) -> Declaration:
+        """Return the declaration of re-ranking, under the name "search"."""
+        return replace(
+            super().declaration,
+            name="search",
+            title="results of queries.search",
+            about="re-ranks search results to the groups' shares in the index",
+        )
 
 
 class Rankings:
@@ -31,7 +58,8 @@ class Rankings:
         images: method -> all images (n, d).
         known: boolean mask (n,) of the images whose group is known.
         reranked: method -> re-ranked rows (q, m), as positions among the images with a known group.
-        labels: method -> zero-shot labels (known,), for methods that reserve ranks for each label.
+        labels: method -> zero-shot labels (known,) for each query, for methods that reserve ranks
+            for each label. None if the query's results keep their order.
     """
 
     def __init__(
@@ -41,7 +69,7 @@ class Rankings:
         self.images = images
         self.known = known
         self.reranked: dict[str, Rows] = {}
-        self.labels: dict[str, NDArray[np.integer]] = {}
+        self.labels: dict[str, list[NDArray[np.integer] | None]] = {}
 
     def known_images(self, method: str) -> UnitRows:
         """Return the images with a known group, as edited by a method."""
@@ -50,7 +78,12 @@ class Rankings:
         return images if self.known.all() else images.select(self.known)
 
     def rerank(
-        self, methods: Sequence[Rerank], texts: Host, sets: Sequence[PromptSet], k: int
+        self,
+        methods: Sequence[Rerank],
+        texts: Host,
+        sets: Sequence[PromptSet],
+        queries: Sequence[str],
+        k: int,
     ) -> None:
         """Re-rank the results of every query with each of the given methods.
 
@@ -62,8 +95,15 @@ class Rankings:
             methods: methods that re-rank.
             texts: the model, used to embed text.
             sets: prompt sets of the attributes.
+            queries: the queries (q,).
             k: the largest number of top results that is measured.
         """
+        for method in methods:
+            if isinstance(method, Search):
+                self.search(method, queries, k)
+        methods = [method for method in methods if not isinstance(method, Search)]
+        if not methods:
+            return
         images = self.known_images(NONE)
         fitted = IndexGroups.fit(texts, sets, images.split(BLOCK))
         groups = fitted.predict(images.split(BLOCK))
@@ -85,17 +125,43 @@ class Rankings:
                     lists.append(found.ranked[:length])
                 elif order is expected:
                     # This order fixes the group counts of the first k, so add rows only after k.
-                    top = expected(found, k)
-                    rest = np.setdiff1d(rows, top)
-                    following = quota(found.subset(rest), length - k)
-                    lists.append(np.concatenate([top, rest[following]]))
+                    lists.append(_followed(found, expected(found, k), length))
                 else:
                     lists.append(order(found, length))
             self.reranked[name] = np.stack(lists)
             # All orders except FA*IR reserve the same ranks for a label in every resample, so store
             # the labels.
             if method.order != "fair" and not groups.doubt:
-                self.labels[name] = groups.codes
+                self.labels[name] = [groups.codes] * len(lists)
+
+    def search(self, method: Search, queries: Sequence[str], k: int) -> None:
+        """Search for every query by exact search in the gallery, and store the results.
+
+        The first k results are those that `DebiasedQueries.search` returns. For resamples, which
+        omit some of them, they are followed by other rows by quota.
+
+        Args:
+            method: the search.
+            queries: the queries (q,).
+            k: the largest number of top results that is measured.
+        """
+        images = self.known_images(NONE)
+        features = np.concatenate([block.double().numpy() for block in images.split(BLOCK)])
+        index = method.index
+        groups = index.predict(features)
+        length = min(len(features), len(groups.names) * 2 * reach(k, len(features)))
+        lists = []
+        labels: list[NDArray[np.integer] | None] = []
+        for query, vector in zip(queries, self.queries[NONE], strict=True):
+            scores = (features @ vector.double().numpy()).round(12)
+            found = groups.candidates(scores, np.arange(len(scores)), index.share_of_name())
+            page = search_page(index, partial(_best, found, features), vector.numpy(), k)
+            top = page.keys[page.order].astype(np.intp)
+            is_kept = query in method.stated or bool(groups.doubt)
+            lists.append(found.ranked[:length] if is_kept else _followed(found, top, length))
+            labels.append(None if is_kept else groups.codes)
+        self.reranked[method.name] = np.stack(lists)
+        self.labels[method.name] = labels
 
     def first(self, k: int) -> dict[str, Rows]:
         """Return each method's top rows (q, m) per query, among images with a known group.
@@ -137,3 +203,17 @@ class Rankings:
                     total += float((before.double() * after.double()).sum())
                 cosines[method] = total / len(edited)
         return cosines
+
+
+def _followed(found: Candidates, top: Rows, length: int) -> Rows:
+    """Return rows, followed by the other candidates by quota, up to a given length."""
+    rest = np.setdiff1d(np.arange(len(found)), top)
+    return np.concatenate([top, rest[quota(found.subset(rest), length - len(top))]])
+
+
+def _best(
+    found: Candidates, features: NDArray[np.floating], _: object, n: int
+) -> tuple[object, object, object]:
+    """Return the rows, scores and vectors of the best n candidates, as an index does."""
+    rows = found.ranked[:n]
+    return rows, found.scores[rows], features[rows]

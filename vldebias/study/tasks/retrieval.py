@@ -25,6 +25,7 @@ from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.measure.rankings import first_hits
+from vldebias.measure.representation import counts_of_groups
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
 from vldebias.measure.retained import chance_shared, hits_of_value, resampled_shared, shared
 from vldebias.measure.rows import CHANCE, NONE, TaskProvenance, TaskResult
@@ -197,7 +198,7 @@ class RetrievalTask(ImageTask):
                     method for method in self.compared_methods() if isinstance(method, Rerank)
                 ]
                 if reranking:
-                    rankings.rerank(reranking, texts, sets, max(self.k))
+                    rankings.rerank(reranking, texts, sets, self.queries, max(self.k))
                 # 4. Measure the groups among the first k, then the cost.
                 provenance = self._provenance(
                     attribute, gallery, labels, images, texts, edits_of_method, reference
@@ -209,6 +210,8 @@ class RetrievalTask(ImageTask):
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)
                 self._add_retained(result, gallery, rankings, n)
+                if edits or "search" in rankings.reranked:
+                    result.provenance.settings["leaning"] = self._leaning(gallery, rankings)
                 for method, cosine in rankings.image_cosines().items():
                     # Without a method, the cosine is 1. The change from it is exact, so the
                     # interval has no width.
@@ -396,7 +399,7 @@ class RetrievalTask(ImageTask):
         Also add the share of the unedited search's results that stay. A value with no more images
         than hits is skipped, because all of its images are always hits.
         """
-        size, labels = len(gallery.codes), rankings.labels
+        size = len(gallery.codes)
         lists = rankings.first(max(self.k))
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
@@ -419,6 +422,7 @@ class RetrievalTask(ImageTask):
                     shares = shared(top_hits, rows[:k]), shared(ranked[NONE][:k], rows[:k])
                     values[method].append(np.array(shares))
                 if self.resample == "images":
+                    labels = {method: rows[query] for method, rows in rankings.labels.items()}
                     resampled = resampled_shared(
                         hits_of_query, first, ranked, k, size, self.resamples, self.seed, labels
                     )
@@ -434,6 +438,37 @@ class RetrievalTask(ImageTask):
                 random = chance_shared(m, k, size, number, self.seed)
                 random = random.reshape(self.resamples, -1).mean(axis=1)
                 result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
+
+    def _leaning(self, gallery: Gallery, rankings: Rankings) -> list[dict[str, object]]:
+        """Return which group each query's first results favour, the most skewed query first.
+
+        This is the group whose share among them exceeds its share of the gallery the most. Each
+        query also has the group's share and the share of results that stay for each method, and
+        whether the excess is larger than for 95% of random rankings.
+        """
+        k, g = self.k[0], len(gallery.names)
+        lists = {name: rows[:, :k] for name, rows in rankings.first(max(self.k)).items()}
+        shares = {m: counts_of_groups(gallery.codes[rows], g) / k for m, rows in lists.items()}
+        unedited = lists.pop(NONE)
+        excess = shares[NONE] - gallery.gallery_shares
+        rng = np.random.default_rng(self.seed)
+        random = rng.multivariate_hypergeometric(gallery.sizes, k, size=self.resamples) / k
+        limit = np.quantile((random - gallery.gallery_shares).max(axis=1), 0.95)
+        leaning = []
+        for query in np.argsort(-excess.max(axis=1), kind="stable"):
+            group = int(excess[query].argmax())
+            stay = {name: shared(unedited[query], rows[query]) for name, rows in lists.items()}
+            leaning.append(
+                {
+                    "query": self.queries[query],
+                    "group": gallery.names[group],
+                    "gallery": float(gallery.gallery_shares[group]),
+                    "beyond_chance": bool(excess[query, group] > limit),
+                    "share": {name: float(rows[query, group]) for name, rows in shares.items()},
+                    "stay": stay,
+                }
+            )
+        return leaning
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits

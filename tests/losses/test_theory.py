@@ -318,6 +318,29 @@ def test_proposition_4_3_hard_negatives_near_the_worst_case_exponentially_in_bet
                 assert error <= 2 * math.exp(-beta * gap)
 
 
+@pytest.mark.parametrize("beta", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("z", WORLDS)
+def test_lemma_4_6_alignment_bounds_the_variance_with_one_positive(z: Tensor, beta: float) -> None:
+    """The constant comes from the proof: e^{2/t^2} / t^2, times the largest ratio of q_beta^+ to
+    p^+ squared, at t = 1."""
+    means = z.reshape(2, 2, 3).mean(1).repeat_interleave(2, 0)
+    variances = []
+    for spread in (1.0, 0.1, 0.01):
+        points = nn.functional.normalize(means + spread * (z - means), dim=1)
+        variance = alignment = largest = 0.0
+        for i, same, _ in anchors():
+            scores = points[same] @ points[i]
+            weights = torch.softmax(beta * scores, dim=0)
+            mean = weights @ scores.exp()
+            variance += float(weights @ (scores.exp() - mean).square()) / len(CLASS)
+            alignment += float((points[same] - points[i]).square().sum(1).mean()) / 2 / len(CLASS)
+            largest = max(largest, float(weights.max()) * len(same))
+        assert 0 < variance <= math.e**2 * largest**2 * alignment
+        variances.append(variance)
+    # Alignment falls to a hundredth as classes shrink to a tenth, and the variance with it.
+    assert variances[2] <= variances[1] / 100
+
+
 def symmetric(images: Tensor, texts: Tensor, **options: object) -> Tensor:
     """Return RINCE with q = 1, K = 1 and lam = 1/2: -e^{s+}/2 + e^{s-}/2."""
     return losses.rince(images, texts, q=1.0, lam=0.5, **options)
@@ -525,6 +548,76 @@ def test_lemmas_1_and_2_of_spread_bound_the_errors_of_mean_classifiers(
             assert bound < error + 0.8  # it is close enough to say something
 
 
+SIMPLEX = torch.eye(3, dtype=torch.float64) - 1 / 3
+SIMPLEX = SIMPLEX / SIMPLEX.norm(dim=1, keepdim=True)
+
+
+def trained_error(targets: Tensor, seed: int) -> float:
+    """Return the least error of unit embeddings with a linear head of rows of norm 1 at most.
+
+    Args:
+        targets: p(label | x) of each point, (points, labels).
+        seed: Random seed of the first embeddings and head.
+    """
+    f, head = (unit_rows(n, 3, seed=seed + n).requires_grad_() for n in targets.shape)
+    optimizer = torch.optim.Adam([f, head], lr=0.1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        error = error_of(targets, nn.functional.normalize(f, dim=1), head)
+        error.backward()
+        optimizer.step()
+    return float(error.detach())
+
+
+def error_of(targets: Tensor, f: Tensor, head: Tensor) -> Tensor:
+    """Return the mean cross-entropy of embeddings and a head, whose rows get norm 1 at most."""
+    bounded = head / head.norm(dim=1, keepdim=True).clamp(min=1)
+    return nn.functional.cross_entropy(f @ bounded.T, targets)
+
+
+@pytest.mark.parametrize("strata_per_class", [1, 2])
+def test_observations_1_and_2_of_spread_collapse_is_best_only_if_strata_do_not_differ(
+    strata_per_class: int,
+) -> None:
+    """The labels are strata in observation 1, and classes, with one stratum each, in 2."""
+    classes = torch.arange(6) // 2
+    of_class = classes[:, None] == torch.arange(3).repeat_interleave(strata_per_class)
+    targets = of_class.double() / strata_per_class
+    head = SIMPLEX.repeat_interleave(strata_per_class, 0)
+    collapsed = float(error_of(targets, SIMPLEX[classes], head))
+    # The bound of lemma 3 for collapsed embeddings, with c_K = -1/2.
+    others = 2 * strata_per_class * math.exp(-0.5)
+    assert collapsed == pytest.approx(math.log(strata_per_class * math.e + others) - 1)
+    trained = [trained_error(targets, seed) for seed in range(3)]
+    assert min(trained) == pytest.approx(collapsed, abs=1e-4)
+    assert min(trained) >= collapsed - 1e-12
+    if strata_per_class == 1:
+        # Without condition 1: the second point of each class may belong to the next class.
+        distinct = targets.clone()
+        distinct[1::2] = (targets[1::2] + targets[1::2].roll(-1, 0)) / 2
+    else:
+        # Without condition 2: every point belongs to one stratum.
+        distinct = torch.eye(6, dtype=torch.float64)
+    best_of_collapsed = float(error_of(distinct, SIMPLEX[classes], head))
+    assert trained_error(distinct, 0) < best_of_collapsed - 0.05
+
+
+def information(joint: np.ndarray) -> float:
+    """Return the mutual information of two variables with a joint distribution."""
+    product = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    return float((joint * np.log(joint / product)).sum())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_observation_3_of_spread_collapse_loses_information_about_new_labels(seed: int) -> None:
+    """Injective maps leave mutual information unchanged, so labels stand for the embeddings."""
+    rng = np.random.default_rng(seed)
+    of_x = rng.dirichlet(np.ones(6))
+    old, new = (rng.dirichlet(np.ones(3), size=6) for _ in range(2))
+    collapsed = np.einsum("x,xa,xb->ab", of_x, old, new)
+    assert information(collapsed) < information(of_x[:, None] * new)
+
+
 # ---- chapter 8: a world of three classes, eight points each, and a linear classifier
 
 
@@ -665,3 +758,34 @@ def test_lemma_8_5_the_k_variance_of_a_sample_is_rarely_far_below_the_truth() ->
     rng = np.random.default_rng(0)
     estimates = [k_variance(points[rng.integers(0, 8, 2 * pairs)], k=1).value for _ in range(60)]
     assert np.mean(np.array(estimates) + slack < truth) <= 0.1
+
+
+def uniform_k_variance(dimension: int, width: int, k: int) -> float:
+    """Return the k-variance of a cube of a dimension, in a space of `width` dimensions."""
+    rng = np.random.default_rng(0)
+    rows = rng.random((8 * k, dimension))
+    axes = np.linalg.qr(rng.normal(size=(width, dimension)))[0]
+    return k_variance(rows @ axes.T, k=k).value
+
+
+@pytest.mark.parametrize("dimension", [3, 6])
+def test_proposition_8_9_k_variance_falls_with_the_dimension_of_the_set(dimension: int) -> None:
+    values = [uniform_k_variance(dimension, 6, k) for k in (50, 400)]
+    assert values[1] / values[0] == pytest.approx(8 ** (-1 / dimension), rel=0.1)
+    # C_1 of proposition B.6, which bounds the k-variance by 2 C_1 m^(-1/d).
+    constant = 54 + 27 / (3 ** (dimension / 2 - 1) - 1)
+    assert values[1] <= 2 * constant * 400 ** (-1 / dimension)
+
+
+def test_proposition_8_10_k_variance_of_tight_clusters_falls_with_the_root_of_k() -> None:
+    rng = np.random.default_rng(0)
+    centres = unit_rows(4, 3, seed=1).numpy() / 2
+    values = []
+    for k in (25, 100, 400):
+        radius = 0.5 * math.sqrt(len(centres) / k) / 50
+        offsets = rng.uniform(-1, 1, size=(40 * k, 3)) * radius / math.sqrt(3)
+        rows = centres[rng.integers(0, len(centres), 40 * k)] + offsets
+        values.append(k_variance(rows, k=k).value)
+        assert values[-1] <= 24 * math.sqrt(len(centres) / k)
+    assert values[1] == pytest.approx(values[0] / 2, rel=0.25)
+    assert values[2] == pytest.approx(values[1] / 2, rel=0.25)

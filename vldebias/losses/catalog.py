@@ -282,7 +282,7 @@ BUILT_IN = (
         "debiased",
         title="DCL (debiased)",
         summary="negatives, a known share of which has the class of the pair",
-        source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.6 of the thesis",
+        source="Chuang et al., Debiased Contrastive Learning, 2020; eq. 3.7 of the thesis",
         module="vldebias.losses.debiased_loss:Debiased",
         formula=(
             r"-\log \frac{e^{s^+}}{e^{s^+} + N g},\;"
@@ -319,7 +319,7 @@ BUILT_IN = (
         source="Wang et al., NUCLR (2024), Algorithm 1",
         module="vldebias.losses.global_contrastive:NUCLR",
         has_state=True,
-        formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t \text{ and learned } \zeta_i",
+        formula=r"\text{as SogCLR, with } s_i^- - \zeta_i / t,\; e^{-\xi / t} \text{ for } 1",
         settings=NUCLRSettings,
         reads="index",
         fixed_temperature=_IN_UNITS_OF_T,

@@ -5,6 +5,7 @@ import copy
 import gc
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import VldebiasError
+from vldebias.errors import SuspectInputWarning, VldebiasError
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.training.settings import TrainSettings
 
@@ -403,6 +404,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (f"{TRAIN} images/kinds.csv --out f --batch-size 6", r"--loss gce", "+ --loss gce"),
         (
+            f"{TRAIN} images/kinds.csv --out g --split tset",
+            r"no column 'split'.*use all rows \(--split all\)",
+            f"{TRAIN} images/kinds.csv --out g --split all",
+        ),
+        (
+            f"{TRAIN} images/kinds.csv --out h --set loss.q=",
+            r"the value is missing; expected name=value, such as ema=0\.999",
+            f"{TRAIN} images/kinds.csv --out h --set ema=0.999",
+        ),
+        (
+            f"{TRAIN} images/kinds.csv --out i --set loss.q=0.5",
+            r"loss\.q: unknown key; did you mean 'q'\?",
+            f"{TRAIN} images/kinds.csv --out i --loss gce --set q=0.5",
+        ),
+        (
+            f"{TRAIN} images/kinds.csv --out j --image-column caption",
+            r"both the images and the captions; .* set --image-column and --caption-column",
+            "+ --image-column image --caption-column caption",
+        ),
+        (
+            f"{TRAIN} prompts.txt --out k",
+            r"'A photo of a nurse\.' is no column name: is this a text file\? Expected a header",
+            f"{TRAIN} images/kinds.csv --out k",
+        ),
+        (
+            SHARES.format("prompts.txt"),
+            r"is this a text file\? Expected a header line",
+            SHARES.format("counts.csv"),
+        ),
+        (
             f"{TRAIN} tables/outside.csv --out c",
             r"--image-root",
             "+ --image-root {folder}/images",
@@ -483,6 +514,22 @@ def probabilities_that_are_missing() -> None:
         vldebias.rerank(scores, 2, probabilities=probabilities, method="expected")
 
 
+def lists_in_place_of_labels() -> None:
+    lists: Any = [["a", "x"], ["b", "y"], ["a", "y"]]
+    try:
+        vldebias.rerank([0.9, 0.8, 0.7], 2, labels=lists)
+    finally:
+        columns = {"one": ["a", "b", "a"], "two": ["x", "y", "y"]}
+        vldebias.rerank([0.9, 0.8, 0.7], 2, labels=columns)
+
+
+def labels_by_other_ids() -> None:
+    try:
+        vldebias.rerank([0.9, 0.8, 0.7], 2, ids=[1, 2, 3], labels={"1": "a", "2": "b", "3": "a"})
+    finally:
+        vldebias.rerank([0.9, 0.8, 0.7], 2, ids=[1, 2, 3], labels={1: "a", 2: "b", 3: "a"})
+
+
 def projection_before_it_is_fitted() -> None:
     projection = vldebias.CalibratedProjection()
     try:
@@ -500,6 +547,15 @@ def shares_in_place_of_the_attribute() -> None:
         vldebias.balance_prompts(["A photo of a nurse."], "gender", shares=shares)
 
 
+def test_ids_without_a_label_are_counted_once() -> None:
+    labels: dict[str, str | None] = {"x": "a", "y": "b"}
+    with pytest.warns(SuspectInputWarning, match=r"1 of 3 ids have no label, such as 'z'"):
+        vldebias.rerank([0.9, 0.8, 0.7], 2, ids=["x", "y", "z"], labels=labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SuspectInputWarning)
+        vldebias.rerank([0.9, 0.8, 0.7], 2, ids=["x", "y", "z"], labels=labels | {"z": None})
+
+
 @pytest.mark.filterwarnings("ignore::Warning")
 @pytest.mark.parametrize(
     ("mistake", "advice"),
@@ -510,6 +566,8 @@ def shares_in_place_of_the_attribute() -> None:
         (model_without_its_tokenizer, r"pass tokenizer=open_clip\.get_tokenizer"),
         (evaluation_without_labels, r"pass labels="),
         (probabilities_that_are_missing, r"pass probabilities=.*or use method='quota'"),
+        (lists_in_place_of_labels, r"got the list \['a', 'x'\].*mapping from column to labels"),
+        (labels_by_other_ids, r"no id has a label; expected keys such as 1, got '1'"),
         (projection_before_it_is_fitted, r"call \.fit\(pairs, spurious\) first"),
         (shares_in_place_of_the_attribute, r"pass the shares as shares="),
     ],

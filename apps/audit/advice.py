@@ -511,7 +511,9 @@ def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
 
     Example: "2 are not predicted (names a person: 2)"
     """
-    count_of_reason = Counter(row.verdict for row in advised if row.rank == NOTHING)
+    verdicts = [row.verdict for row in advised if row.rank == NOTHING]
+    # The rows quote the words of a fact, which would make a long summary.
+    count_of_reason = Counter(verdict.split(' "')[0] for verdict in verdicts)
     if not count_of_reason:
         return ""
     reasons = ", ".join(f"{reason}: {count:,}" for reason, count in count_of_reason.most_common())

@@ -50,7 +50,7 @@ def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
     head, *rows = table(run(*command))
     assert tuple(head) == balance.COLUMNS
     assert [row[3] for row in rows] == PROMPTS
-    assert [row[2] for row in rows] == ["", "stated", "context", ""]
+    assert [row[2] for row in rows] == ["", "stated", "context: Catholic priest", ""]
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
     assert run(*command) == run(*command)

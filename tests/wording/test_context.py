@@ -8,6 +8,7 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.wording import balance_prompts
 from vldebias.wording.english.context import KINDS, RULES, find_rules
 from vldebias.wording.english.people import find_subjects
+from vldebias.wording.reasons import reason_in_words
 
 SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
 NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
@@ -43,9 +44,30 @@ def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
 
 def test_a_prompt_that_is_fixed_is_left_unchanged_for_that_attribute_only():
     prompt = "a Catholic bishop blessing the crowd"
-    assert balance_prompts(prompt, "gender").reasons == ["context"]
+    assert balance_prompts(prompt, "gender").reasons == ["context: Catholic bishop"]
     assert balance_prompts(prompt, "race").reasons == [None]
     assert [kind for kind in KINDS if find_rules(prompt, 2, 17, kind)] == ["gender"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name", "reason"),
+    [
+        ("a pregnant surgeon in a ward", "gender", "context: pregnant"),
+        ("a soldier on a bridge in 1916", "gender", "context: soldier ... 1916"),
+        ("a goalkeeper in the Bundesliga", "age", "context: goalkeeper ... Bundesliga"),
+        ("a tired nurse giving birth at dawn", "gender", "context: giving birth"),
+        # Either word alone would fix the value.
+        ("a pregnant nurse giving birth", "gender", "context"),
+        ("un prêtre catholique à l'autel", "gender", "context: prêtre catholique"),
+        ("カトリックの司祭", "gender", "context: 司祭"),
+    ],
+)
+def test_a_reason_names_the_words_that_fix_the_value(prompt, name, reason):
+    assert balance_prompts(prompt, name).reasons == [reason]
+
+
+def test_the_words_that_fix_the_value_are_quoted_in_messages():
+    assert reason_in_words("context: soldier ... 1916") == 'only one value fits "soldier ... 1916"'
 
 
 def test_nothing_is_fixed_for_an_attribute_without_facts():

@@ -331,7 +331,7 @@ def test_a_tag_that_is_a_japanese_noun_tells_japanese_without_kana(prompt, code)
 
 def test_a_phrase_of_a_list_may_begin_with_a_stem():
     for prompt in ("швейцарский гвардеец у ворот", "солдат вьетнамской войны"):
-        assert balance_prompts(prompt, "gender").reasons == ["context"]
+        assert balance_prompts(prompt, "gender").reasons[0].startswith("context: ")
 
 
 @pytest.mark.parametrize("number", ["²", "①", "1" * 5000])

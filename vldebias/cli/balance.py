@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from vldebias.cli.common import out, print_grid, print_json, print_message, spli
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
 from vldebias.utils.phrases import quantity
-from vldebias.wording.reasons import reason_in_words
+from vldebias.wording.reasons import CONTEXT, reason_in_words
 
 if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
@@ -209,7 +210,8 @@ def _counted(balanced: BalancedPrompts) -> str:
         if isinstance(reason, tuple):  # unchanged only if there is a reason for every attribute
             is_unchanged = all(part is not None for part in reason)
         if is_unchanged:
-            reasons[_cell(reason)] += 1
+            # The rows contain the words of the facts, which would make a long summary.
+            reasons[re.sub(rf"{CONTEXT}: [^;]*", CONTEXT, _cell(reason))] += 1
     unchanged = sum(reasons.values())
     changed = len(balanced.prompts) - unchanged
     words = f"Stated a value in {changed:,} of {quantity(len(balanced.prompts), 'prompt')}"

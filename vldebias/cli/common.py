@@ -266,7 +266,10 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise InvalidInputError(f"{option} {text}: expected name=value, such as {example}")
+        missing = "=" if not equals else "name" if not name else "value"
+        raise InvalidInputError(
+            f"{option} {text}: the {missing} is missing; expected name=value, such as {example}"
+        )
     return name.strip(), value
 
 

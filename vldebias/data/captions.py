@@ -22,6 +22,7 @@ from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
 from vldebias.utils.files import read_json
+from vldebias.utils.table_rows import find_column
 from vldebias.utils.text_tables import decoded_texts
 
 if TYPE_CHECKING:
@@ -141,6 +142,11 @@ def _open_table(
     if layout.header:
         table = with_header(table, layout.header)
     if split not in (None, "all") and (split != "train" or SPLIT in table.column_names):
+        if find_column(table.column_names, SPLIT) is None:
+            raise InvalidInputError(
+                f"{path}: got split {split!r}, but there is no column {SPLIT!r}; the columns are"
+                f" {table.column_names}; add it, or use all rows (--split all)"
+            )
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)
     files = [without_number(file) for file in as_texts(column_of(table, image, path), "")]

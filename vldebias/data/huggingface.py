@@ -33,6 +33,7 @@ from vldebias.data.layouts import (
     expanded,
     find_captions,
     refuse_unreachable,
+    same_column,
 )
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tars import open_tars, stream_of_tars
@@ -198,10 +199,7 @@ def _resolved_columns(
             f"{place}: no column {missing[0]!r}; the columns are {list(features)}; {hint}"
         )
     if image == caption:
-        raise InvalidInputError(
-            f"{place}: column {image!r} cannot contain both the images and the captions; the"
-            f" columns are {list(features)}; set --image-column and --caption-column"
-        )
+        raise InvalidInputError(same_column(place, image, list(features)))
     columns = {label: found[column] for label, column in columns.items()}
     return found[image], caption and found[caption], columns
 

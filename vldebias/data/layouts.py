@@ -35,6 +35,7 @@ from vldebias.utils.table_rows import (
     cell_of,
     find_column,
     fitting_columns,
+    hint_of_header,
     read_rows,
 )
 from vldebias.utils.text_tables import OTHER_FORMS, decoded, json_form
@@ -464,6 +465,8 @@ def _layout_of_table(
         raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
     if reads_captions:
         caption = _column(path, names, caption, CAPTION_COLUMNS, "captions", _SET_CAPTION, form)
+        if image == caption:
+            raise InvalidInputError(same_column(str(path), image, names))
     paths = tuple(map(without_number, cells))
     used_caption = caption if reads_captions else None
     return Layout("table", (str(path),), image, used_caption, header, paths, is_complete)
@@ -553,6 +556,7 @@ def _column(
         if found is None:
             raise InvalidInputError(
                 f"{path}: no column {name!r} for {content}; the columns are {list(names)}; {remedy}"
+                f"{hint_of_header(names)}"
             )
         return found
     fitting = fitting_columns(names, known)
@@ -566,12 +570,20 @@ def _column(
     if url and content == "images":
         caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
-    hint = ""
-    if len(names) == 1 and form in ("csv", "tsv", "txt"):
+    hint = hint_of_header(names)
+    if not hint and len(names) == 1 and form in ("csv", "tsv", "txt"):
         hint = "; if this is more than one column, pass --set separator=semicolon"
     raise InvalidInputError(
         f"{path}: no column for {content}; expected one of {', '.join(known)}; the columns are"
         f" {list(names)}; {remedy}{hint}"
+    )
+
+
+def same_column(place: str, image: str, names: Sequence[str]) -> str:
+    """Return the error for a column that is used for both the images and the captions."""
+    return (
+        f"{place}: column {image!r} cannot contain both the images and the captions; the columns"
+        f" are {list(names)}; set --image-column and --caption-column"
     )
 
 

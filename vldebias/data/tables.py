@@ -19,6 +19,7 @@ from vldebias.utils.table_rows import (
     column_around,
     find_column,
     fitting_columns,
+    hint_of_header,
     read_rows,
 )
 from vldebias.utils.text_tables import read_text, split_rows
@@ -204,7 +205,7 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
     hint = did_you_mean(name, table.column_names, "")
     raise InvalidInputError(
         f"{source}: expected a column {name!r}; the columns are {table.column_names}"
-        f"{hint and f'; {hint}'}"
+        f"{f'; {hint}' if hint else hint_of_header(table.column_names)}"
     )
 
 

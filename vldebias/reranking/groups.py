@@ -244,9 +244,13 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
         code_of_value = {value: code for code, value in enumerate(different)}
         codes = np.fromiter(map(code_of_value.__getitem__, listed), np.intp, len(listed))
     except TypeError:
+        first = values
+        if isinstance(values, Iterable):
+            first = next((value for value in values if not isinstance(value, Hashable)), values)
         raise InvalidInputError(
-            f"labels: expected a string or number per candidate, got {str(values)[:60]}; for"
-            " several attributes, pass a mapping from column to labels"
+            "labels: expected a string or number per candidate, got the"
+            f" {type(first).__name__} {str(first)[:60]}; for several attributes, pass a mapping"
+            " from column to labels"
         ) from None
     return different, codes
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.reranking.candidates import UNKNOWN, Rows
 
 _LARGEST = np.iinfo(np.int64).max
@@ -49,6 +49,7 @@ def rows_of_ids(id_rows: NDArray[Any], labels: object, *, is_index: bool) -> tup
     if isinstance(labels, Mapping) and any(np.ndim(label) != 1 for label in labels.values()):
         keys = id_rows.ravel().tolist()
         row_of_id = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        _check_keys(row_of_id, labels)
         rows: Rows = np.array([row_of_id[key] for key in keys], np.intp).reshape(id_rows.shape)
         is_none = (id_rows == UNKNOWN) & (id_rows.dtype.kind in "iu")
         return list(map(labels.get, row_of_id)), np.where(is_none, UNKNOWN, rows)
@@ -79,6 +80,22 @@ def rows_of_ids(id_rows: NDArray[Any], labels: object, *, is_index: bool) -> tup
             f" first one or the one in row {first}; expected labels as a mapping from id to label"
         )
     return labels, rows
+
+
+def _check_keys(ids: Mapping[Any, int], labels: Mapping[Any, object]) -> None:
+    """Warn of ids without a label, and raise InvalidInputError if no id has one."""
+    missing = [key for key in ids if key not in labels and key != UNKNOWN]
+    if missing and len(missing) == len(ids) - (UNKNOWN in ids):
+        raise InvalidInputError(
+            f"labels: no id has a label; expected keys such as {missing[0]!r}, got"
+            f" {next(iter(labels), None)!r}"
+        )
+    if missing:
+        warn(
+            f"labels: {len(missing)} of {len(ids)} ids have no label, such as {missing[0]!r}, and"
+            " count as unknown; add them, or map them to None if they belong to no group",
+            SuspectInputWarning,
+        )
 
 
 def _length(labels: object) -> int:

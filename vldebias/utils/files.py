@@ -490,7 +490,8 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         return explain(inner_error, where, known)
     expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Value error, "))
     if problem["type"] == "extra_forbidden":
-        expected += f"; {did_you_mean(problem['loc'][-1], known, 'remove it')}"
+        key = str(problem["loc"][-1]).rpartition(".")[2]  # "q" for "loss.q"
+        expected += f"; {did_you_mean(key, known, 'remove it')}"
     if not where:
         return expected
     if isinstance(problem["input"], Mapping):  # the input is too long to show

@@ -138,6 +138,17 @@ def find_column(names: Sequence[str], name: str) -> str | None:
     return name if not alike and column_around(names, name) is not None else None
 
 
+def hint_of_header(names: Sequence[str]) -> str:
+    """Return a hint if the only column's name looks like a sentence, as in a file of prompts.
+
+    >>> hint_of_header(["A photo of a nurse."])
+    "; 'A photo of a nurse.' is no column name: is this a text file? Expected a header line"
+    """
+    if len(names) != 1 or len(names[0].split()) < 3:
+        return ""
+    return f"; {names[0]!r} is no column name: is this a text file? Expected a header line"
+
+
 def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return the columns with known names, or only the one with the most common name.
 

@@ -71,8 +71,8 @@ class BalancedPrompts:
             people with different values, a mapping from value to number of people (None if the
             prompt does not give a number). For several sets, tuples of values.
         reasons: Why each prompt is unchanged, such as "stated", "named", "no person", "not
-            understood" or "context", or None if a value was added. For several sets, tuples of
-            reasons.
+            understood" or "context: pregnant" (the words that fix the value), or None if a value
+            was added. For several sets, tuples of reasons.
         seed: The seed that was used. The same call with this seed returns the same values.
         people: For each image, the people who received a value, as pairs (noun, value). The first
             pair corresponds to the entry in `values`. For several sets, (noun, tuple of values).

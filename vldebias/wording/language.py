@@ -32,7 +32,7 @@ class Mention(NamedTuple):
         place: The span that is replaced with the word for the value. If it is empty, the word is
             inserted.
         reason: Why this person cannot get a value, such as "stated" or "group", or "" if they can.
-            The user's `decide` can overrule "context" (the facts allow only one value).
+            The user's `decide` can overrule "context: ..." (facts allow only one value).
         group: The group, if the noun is plural.
     """
 

@@ -15,6 +15,7 @@ from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
 from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
+from vldebias.wording.reasons import CONTEXT
 from vldebias.wording.syntax import (
     UnreadableSyntaxError,
     has_syntax,
@@ -99,13 +100,13 @@ class PersonReader:
             return (), persons
         if self._one_person and len(persons) > 1:
             return (), "several people" if self._may_get_value(prompt) else persons[0].reason
-        open_reasons = [""]
+        open_persons = [person for person in persons if not person.reason]
         allowed = self._allowed(prompt)
         if allowed is not None:
             if len(allowed) < 2 or sum(allowed.values()) <= 0:
-                return (), "context"  # there is no choice left
-            open_reasons.append("context")  # `decide` overrules the word lists
-        open_persons = [person for person in persons if person.reason in open_reasons]
+                return (), CONTEXT  # there is no choice left
+            # `decide` overrules the word lists.
+            open_persons = [person for person in persons if _is_open_or_fixed(person)]
         return tuple(open_persons[:MOST_PERSONS]), "" if open_persons else persons[0].reason
 
     def outcomes(self, prompt: str, strength: float) -> list[dict[Value, float]]:
@@ -163,7 +164,7 @@ class PersonReader:
         persons = self.persons(prompt)
         if isinstance(persons, str):
             return False
-        return any(person.reason in ("", "context") for person in persons)
+        return any(map(_is_open_or_fixed, persons))
 
     # ---- reading a prompt
 
@@ -250,6 +251,11 @@ class PersonReader:
         # File and variable names are usually English, whatever the language of the prompt.
         languages = {ENGLISH, language_of(text) or ENGLISH}
         return any(language.states(text, self.attribute) for language in languages)
+
+
+def _is_open_or_fixed(person: DepictedPerson) -> bool:
+    """Return whether a person can get a value, or could if `decide` overruled the facts."""
+    return not person.reason or person.reason.startswith(CONTEXT)
 
 
 def _in_one_line(prompt: str) -> str:

@@ -17,6 +17,7 @@ WORDS = {
     "embeddings": "embeddings were passed instead of a prompt",
     "truncated": "the person is mentioned after the last token that the model reads",
 }
+CONTEXT = "context"  # prefix used if a fact fixes the value, followed by its words if known
 REWRITTEN = "rewritten: "  # prefix used if a rewritten prompt cannot take the value
 NO_PERSON_REASON = "no person"  # prefix used if the prompt does not show anybody
 
@@ -26,9 +27,11 @@ _LANGUAGE_REASON = "language: "  # prefix followed by the name of an unsupported
 def reason_in_words(reason: str) -> str:
     """Describe an entry of `BalancedPrompts.reasons`, or return it unchanged if it is unknown.
 
-    >>> reason_in_words("context")
-    'a fact in it allows only one value'
+    >>> reason_in_words("context: pregnant")
+    'only one value fits "pregnant"'
     """
+    if reason.startswith(f"{CONTEXT}: "):
+        return f'only one value fits "{reason.removeprefix(f"{CONTEXT}: ")}"'
     if reason.startswith(REWRITTEN):
         return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"
     if reason.startswith(NO_PERSON_REASON):
@@ -39,3 +42,8 @@ def reason_in_words(reason: str) -> str:
             return f"in {language}, which the rules cannot tell apart in this prompt"
         return f"in {language}, which is not supported"
     return WORDS.get(reason, reason)
+
+
+def context_reason(words: str) -> str:
+    """Return the reason for a value that a fact fixes, given the words for the fact or ""."""
+    return f"{CONTEXT}: {words}" if words else CONTEXT

@@ -19,7 +19,7 @@ from vldebias.data.layouts import (
 )
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, expected_one_of, need
-from vldebias.utils.table_rows import find_column, fitting_columns, plain_name
+from vldebias.utils.table_rows import find_column, fitting_columns, hint_of_header, plain_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +106,7 @@ def read_stated(
                 raise InvalidInputError(
                     f"{source}: expected a column with the {role}s, such as {roles[role][0]!r};"
                     f" the columns are {rows.column_names}; name it: --column {role}=NAME"
+                    f"{hint_of_header(rows.column_names)}"
                 )
         images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
         cells = {}

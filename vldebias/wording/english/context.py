@@ -222,3 +222,22 @@ def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
             return []
     scene = read_scene(text, start, end)
     return [rule for rule in _RULES_OF_KIND[kind] if rule.fixes(scene)]
+
+
+def words_of_fact(text: str, start: int, end: int, kind: str) -> str:
+    """Return the words without which no rule would apply: "soldier ... 1916", or "".
+
+    Args:
+        text, start, end, kind: See `find_rules`.
+    """
+    reading = read_text(text)
+    words = ""
+    stop = 0
+    for first, word in zip(reading.start, reading.words, strict=True):
+        last = first + len(word)
+        # Spaces keep the offsets of the person's noun phrase.
+        if not find_rules(f"{text[:first]}{' ' * len(word)}{text[last:]}", start, end, kind):
+            is_next = not text[stop:first].strip()
+            words += f"{' ' if is_next else ' ... '}{word}" if words else word
+            stop = last
+    return words

@@ -20,7 +20,7 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
-from vldebias.wording.english.context import find_rules
+from vldebias.wording.english.context import find_rules, words_of_fact
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.is_another import group_mentions
 from vldebias.wording.english.is_person import is_head
@@ -54,6 +54,7 @@ from vldebias.wording.language import (
     Value,
     replace_all,
 )
+from vldebias.wording.reasons import CONTEXT, context_reason
 from vldebias.wording.syntax import is_in_capitals
 
 # Pronouns that stand for a person, as in "someone at a desk". There is no noun to modify.
@@ -301,7 +302,9 @@ def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: b
     elif group is not None and _leaves(group, attribute):
         reason = "group"
     elif find_rules(text, subject.start, subject.end, attribute.kind):
-        reason = "context"  # Facts fix the value: "a Catholic priest".
+        # Facts fix the value: "a Catholic priest".
+        words = words_of_fact(text, subject.start, subject.end, attribute.kind)
+        reason = context_reason(words)
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # Insert the value before the first adjective of the same or a later rank in English word order.
@@ -324,8 +327,8 @@ def _reason_of_earlier(
     # Facts that fix the value for the first person also fix it for everybody else who is not
     # introduced by "and".
     is_joined = text.low[phrase.opening - 1] in ("and", "plus")
-    if found[0].reason == "context" and not is_joined:
-        return person.reason or "context"
+    if found[0].reason.startswith(CONTEXT) and not is_joined:
+        return person.reason or found[0].reason
     return person.reason
 
 

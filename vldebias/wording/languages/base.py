@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vldebias.prompts.english.words import read_lists
 from vldebias.wording.groups import Group, Mixture
 from vldebias.wording.language import Assignment, Language, Mention, Replacement
+from vldebias.wording.reasons import context_reason
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -514,12 +515,17 @@ class SpacedLanguage(ListedLanguage):
             return "stated"
         if self.is_named(tokens, phrases):
             return "named"
-        is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
+        facts = self.matcher(f"fixed-{kind}")
+        place = facts.find(tokens)
+        fixed = ""
+        if place is not None:
+            last = tokens[place + max(facts.length_at(tokens, place), 1) - 1]
+            fixed = context_reason(tokens.text[tokens[place].start : last.end])
         if not phrases:
-            return "context" if is_fixed else self._why_nobody(tokens)
+            return fixed or self._why_nobody(tokens)
         if any(self.is_unsure(tokens, phrase) for phrase in phrases):
-            return "context" if is_fixed else "not understood"
-        return tuple(self._person(tokens, phrase, attribute, is_fixed) for phrase in phrases)
+            return fixed or "not understood"
+        return tuple(self._person(tokens, phrase, attribute, fixed) for phrase in phrases)
 
     def lacks_form(self, phrase: Phrase) -> bool:
         """Return whether no adjective can be added to a phrase."""
@@ -721,19 +727,17 @@ class SpacedLanguage(ListedLanguage):
         """Return whether word i may be a surname, judging by its capital."""
         return tokens[i].is_capitalised
 
-    def _person(
-        self, tokens: Reading, phrase: Phrase, attribute: Attribute, is_fixed: bool
-    ) -> Mention:
+    def _person(self, tokens: Reading, phrase: Phrase, attribute: Attribute, fixed: str) -> Mention:
         """Return the mention for a phrase, with the reason if no value is inserted.
 
-        is_fixed: whether the context implies a value.
+        fixed: the reason if the context implies a value, or "".
         """
         is_gender = self.kind_of(attribute) == "gender"
         reason = ""
         if is_gender and phrase.stated:
             reason = "stated"
-        elif is_fixed:
-            reason = "context"
+        elif fixed:
+            reason = fixed
         elif not is_gender and self.lacks_form(phrase):
             reason = "form"
         elif phrase.plural and self.leaves_groups(attribute):

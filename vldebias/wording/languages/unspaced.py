@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vldebias.wording.groups import Group
 from vldebias.wording.language import Assignment, Mention, Replacement
 from vldebias.wording.languages.base import ListedLanguage, blank_quotations
+from vldebias.wording.reasons import context_reason
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -122,11 +123,12 @@ class UnspacedLanguage(ListedLanguage):
             return "stated"
         if self.is_named(text, matches):
             return "named"
-        is_fixed = self._has(text, f"fixed-{kind}")
+        fact = self.pattern(f"fixed-{kind}").search(text)
+        fixed = "" if fact is None else context_reason(fact[0])
         if not matches or self._is_unsure(text, matches, kind):
-            return "context" if is_fixed else self._why_nobody(text, matches)
+            return fixed or self._why_nobody(text, matches)
         return tuple(
-            self._person(text, match, attribute, match in stated_matches, is_fixed)
+            self._person(text, match, attribute, match in stated_matches, fixed)
             for match in matches
         )
 
@@ -287,15 +289,15 @@ class UnspacedLanguage(ListedLanguage):
         return self._has(text, "famous") or self._has(text, "named")
 
     def _person(
-        self, text: str, match: Match, attribute: Attribute, is_stated: bool, is_fixed: bool
+        self, text: str, match: Match, attribute: Attribute, is_stated: bool, fixed: str
     ) -> Mention:
         """Return the mention for a noun, with the reason if no value is inserted."""
         is_group, size = self._size_of(text, match)
         reason = ""
         if is_stated:
             reason = "stated"
-        elif is_fixed:
-            reason = "context"
+        elif fixed:
+            reason = fixed
         elif is_group and self.leaves_groups(attribute):
             reason = "group"
         is_young = match.noun.endswith(self.entries("child"))

@@ -226,8 +226,8 @@ def _tables(rows: Sequence[RunRow]) -> list[TaskTable]:
     tables = []
     for task, listed in rows_of_task.items():
         leads = [row.measure for row in listed]
-        others = [measure for row in listed for measure in row.metrics]
-        measures = list(dict.fromkeys([*leads, *others]))
+        other_measures = [measure for row in listed for measure in row.metrics]
+        measures = list(dict.fromkeys([*leads, *other_measures]))
         n_runs = len({row.path for row in listed})
         has_methods = any(row.method != NAMES[NONE] for row in listed)
         tables.append(TaskTable(task, measures, listed, n_runs, has_methods))

@@ -392,6 +392,10 @@ def rounded(wide: Tensor, z: Tensor) -> Tensor:
 
     An edit can move a value of 60,000 beyond the range of float16. Such an embedding keeps its
     direction, because infinity would become NaN in the next operation.
+
+    Args:
+        wide: edited embeddings (..., d), in float32 or wider.
+        z: the embeddings before the edit.
     """
     if wide.dtype != z.dtype:
         largest = wide.abs().amax(dim=-1, keepdim=True)

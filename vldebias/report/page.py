@@ -505,14 +505,14 @@ def _strips(name: str, folder: Path) -> list[Strip]:
     first strip that shows how images of a biased prompt changed.
     """
     leaning: list[Strip] = []
-    others: list[Strip] = []
+    shown: list[Strip] = []
     for file in sorted(folder.glob("*-strip.png")):
         with contextlib.suppress(OSError, KeyError, ValueError):  # not written by vldebias
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
-                strips = others if file.stem.endswith(ALWAYS_SHOWN) else leaning
+                strips = shown if file.stem.endswith(ALWAYS_SHOWN) else leaning
                 strips.append(read_strip(sheet, metadata))
-    return [*leaning[:1], *others]
+    return [*leaning[:1], *shown]
 
 
 def _blocks(

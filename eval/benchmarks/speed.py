@@ -120,6 +120,9 @@ def of_losses(
             alone = partial(of_classes, labels=different, temperature=T)
             name = f"{of_classes.func.__name__}, {CLASSES} classes"
             cells[name] = (ours, clip, alone, simclr)
+            # As in open_clip's loss, without the similarities within a view.
+            one_view = [partial(loss, within_view=False) for loss in (ours, alone)]
+            cells[f"{name}, one view"] = (one_view[0], clip, one_view[1], clip)
         for name, (timed, plain, first, second) in cells.items():
             results = [step(loss, batch) for loss in (first, second)]
             difference = max(abs(a - b) for a, b in zip(*results, strict=True))

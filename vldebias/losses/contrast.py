@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 import torch
@@ -29,6 +30,7 @@ from vldebias.losses.checks import (
 )
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import (
+    Gradient,
     Sums,
     matrix_sums,
     matrix_total,
@@ -84,7 +86,6 @@ class Contrast:
     The options, and the errors that invalid ones raise, are those of `vldebias.losses.info_nce`.
 
     Attributes:
-        anchors: images and texts from this process, (n, d) each, divided by the temperature.
         joint: images and texts from all processes, (N, d) each.
         rows: slice of `joint` that contains the rows of this process.
         whole: whether this process contains all rows of the joint batch.
@@ -124,10 +125,8 @@ class Contrast:
         self._dtype = _factor_dtype(precision, self._device)
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
-            # Only one factor of each product is divided by t, which gives s = <x, y> / t.
-            self.anchors = [image / temperature, text / temperature]
-            # If both factors are the same rows, both are divided by sqrt(t).
-            self._root = temperature**0.5
+            self._rows = [image, text]
+            self._temperature = temperature
             joint = len(self.joint[0])
             if joint < 2:
                 raise InvalidInputError(
@@ -137,8 +136,23 @@ class Contrast:
             self.whole = joint == len(image)
             start = 0 if self.whole else rank() * len(image)
             self.rows = slice(start, start + len(image))
-            self.positive = (self.anchors[0] * self.joint[1][self.rows]).sum(1)
+            self.positive = (image * self.joint[1][self.rows]).sum(1) / temperature
         self.count = (joint - 1) * (2 if self.within_view else 1)
+        self._gradient = Gradient()
+
+    @cached_property
+    def anchors(self) -> list[Tensor]:
+        """Images and texts from this process, (n, d) each, divided by the temperature."""
+        # Only one factor of each product is divided by t, which gives s = <x, y> / t.
+        return [rows / self._temperature for rows in self._rows]
+
+    @cached_property
+    def both_views(self) -> Tensor:
+        """Images and texts from all processes (2 N, d), divided by the root of the temperature.
+
+        If both factors of a product are these rows, its entries are similarities.
+        """
+        return torch.cat(self.joint) / self._temperature**0.5
 
     def precise(self) -> torch.autocast:
         """Return a context that disables autocast.
@@ -175,6 +189,7 @@ class Contrast:
             dtype=self._dtype,
             classes=classes,
             splits=splits,
+            gradient=self._gradient,
         )
         with self.precise():
             if self.whole and self.within_view and margin is None and not splits:
@@ -183,7 +198,7 @@ class Contrast:
                 if labels is not None:
                     classes = (labels.repeat(2), labels.repeat(2))
                 how = how._replace(diagonals=(0, n, -n), classes=classes)
-                return list(own_sums(torch.cat(self.joint) / self._root, how).unflatten(1, (2, n)))
+                return list(own_sums(self.both_views, how).unflatten(1, (2, n)))
             if self.whole:
                 # Images are the rows of the matrix and texts its columns, so one matrix contains
                 # the anchors of both directions.
@@ -208,6 +223,17 @@ class Contrast:
                 within = [self._row_sums(k, k, margin, how) for k in (0, 1)]
                 sums = torch.logaddexp(sums, torch.stack(within, dim=1))
             return list(sums)
+
+    def margin_gradient(self, value: Tensor, margin: Tensor) -> Tensor:
+        """Return the gradient of `value` (), computed from `sums`, with respect to its margin.
+
+        The gradient with respect to the features, which takes most of the time, is not computed.
+        """
+        self._gradient.first = self.joint[0].shape[1]  # `_extended` appends the margins
+        try:
+            return torch.autograd.grad(value, margin, retain_graph=True)[0]
+        finally:
+            self._gradient.first = 0
 
     def mean_total(self, bias: Tensor) -> Tensor:
         """Return sum_j log(1 + e^{s_j + bias}) over negatives j, averaged over all anchors ()."""
@@ -258,14 +284,16 @@ class Contrast:
         """
         with self.precise():
             n = len(self.positive)
+            # Computed once, outside the blocks, which the backward pass recomputes.
+            anchors_of_side = self.anchors
             # Without blocks or other processes, both directions share one matrix product.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
-                scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._dtype)
+                scores = _Scores.apply(anchors_of_side[0], self.joint[1], 0, self._dtype)
                 shared = (scores, scores.T)
 
             def loss_of_block(k: int, block: slice) -> Tensor:
-                anchors = self.anchors[k][block]
+                anchors = anchors_of_side[k][block]
                 pair = self.rows.start + block.start
                 if shared is None:
                     columns = _Scores.apply(anchors, self.joint[1 - k], pair, self._dtype)

@@ -153,7 +153,9 @@ class SogCLR(nn.Module):
         learning = moving and self.popularity_lr > 0
         # Lines 4-7 of algorithm 1 for both directions at once. The value and the gradient use the
         # updated state.
-        zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
+        # index_select and index_copy_ are faster than indexing with a tensor.
+        old_zeta = self.zeta.index_select(1, items)
+        zeta = old_zeta.to(batch.positive.dtype, copy=True).requires_grad_(learning)
         (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
         # Scale the sum over `count` negatives to all n - 1 items, or to twice as many items with
         # both views.
@@ -162,7 +164,7 @@ class SogCLR(nn.Module):
         # Compute log u (2, B) of the joint batch after the update.
         new = log_phi.detach()
         new = gather_rows(new.T).T if batch.gather else new
-        old = self.log_u[:, items].to(new.dtype)
+        old = self.log_u.index_select(1, items).to(new.dtype)
         # Compute (1 - gamma) u + gamma phi in logarithms. The first estimate initialises u.
         log_old_weight = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
         log_u = torch.logaddexp(old + log_old_weight, new + math.log(self.gamma))
@@ -174,16 +176,21 @@ class SogCLR(nn.Module):
         # eq. 15, with u treated as a constant.
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator) * log_phi
         if moving:
-            self.log_u[:, items] = log_u.to(self.log_u.dtype)
+            self.log_u.index_copy_(1, items, log_u.to(self.log_u.dtype))
         if gradient is not None:
-            step = self.popularity_lr * self.temperature
-            self.zeta[:, items] -= step * gradient.to(self.zeta.dtype)
-            self.visits[items] += 1
-            # Shamir and Zhang give visit t the weight (eta + 1) / (t + eta), here with eta = 3.
-            weight = 4 / (self.visits[items] + 3)
-            self.zeta_mean[:, items] += weight * (self.zeta[:, items] - self.zeta_mean[:, items])
-            self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
+            self._step_popularity(items, old_zeta, gradient)
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
+
+    def _step_popularity(self, items: Tensor, zeta: Tensor, gradient: Tensor) -> None:
+        """Update the margins (2, B) of items and their mean by the gradient (2, B)."""
+        zeta = zeta - self.popularity_lr * self.temperature * gradient.to(zeta.dtype)
+        self.zeta.index_copy_(1, items, zeta)
+        visits = self.visits.index_select(0, items) + 1
+        self.visits.index_copy_(0, items, visits)
+        # Shamir and Zhang give visit t the weight (eta + 1) / (t + eta), here with eta = 3.
+        mean = self.zeta_mean.index_select(1, items)
+        self.zeta_mean.index_copy_(1, items, mean + 4 / (visits + 3) * (zeta - mean))
+        self.xi.copy_(torch.maximum(self.xi, zeta.abs().amax(1)))
 
     def _popularity_gradient(
         self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor
@@ -204,7 +211,7 @@ class SogCLR(nn.Module):
             * torch.exp(log_phi.detach() - log_denominator[:, batch.rows])
             * log_phi
         )
-        (repulsion,) = torch.autograd.grad(weighted.sum(), zeta, retain_graph=True)
+        repulsion = batch.margin_gradient(weighted.sum(), zeta)
         repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
         return repulsion - torch.exp(margin - log_denominator) + 1
 

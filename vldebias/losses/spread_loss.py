@@ -68,25 +68,50 @@ def spread(
     joint_labels = gather_rows(labels) if batch.gather else labels
     (log_negatives,) = batch.sums(1.0, labels=joint_labels)
     with batch.precise():
-        anchors = torch.stack(batch.anchors)
-        # For each row, stack its other view and, with `within_view`, its own view: (2, N, v, d).
-        views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
-        candidates = torch.stack([torch.stack(view) for view in views], dim=2)
-
-        chunks = list(_chunks(joint_labels, batch.rows, batch.chunk_size or AT_ONCE))
-        entries = sum(rows.numel() * columns.shape[1] for rows, columns in chunks)
-        # The similarities within large classes would take more memory than those of the batch.
-        is_small = entries <= anchors.shape[1] * len(joint_labels) / 4
-        keeps = batch.chunk_size is None and is_small
-        how = _Classes(chunks, batch.rows.start, keeps)
-        rest, log_same_class = _ClassSums.apply(anchors, candidates, log_negatives, how)
-        # Eq. 2 averages over the positives, which include the anchor's other view.
         _, codes, sizes = torch.unique(joint_labels, return_inverse=True, return_counts=True)
-        count = len(views) * (sizes[codes[batch.rows]] - 1) + 1
+        # Eq. 2 averages over the positives, which include the anchor's other view.
+        views = 2 if batch.within_view else 1
+        count = views * (sizes[codes[batch.rows]] - 1) + 1
+        rest, log_same_class = _class_sums(batch, codes, sizes, log_negatives)
         attract = (softplus(log_negatives - batch.positive) + rest) / count
         # Eq. 3 separates the pair from the other rows of its class.
         repel = softplus(log_same_class - batch.positive)
         return batch.reduce(alpha * attract + (1 - alpha) * repel)
+
+
+def _class_sums(
+    batch: Contrast, codes: Tensor, sizes: Tensor, log_negatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return both sums (2, n) of `_ClassSums` for each anchor.
+
+    Args:
+        batch: the features and options.
+        codes: (N,), the classes of the joint batch, counted from 0.
+        sizes: the number of rows of each class.
+        log_negatives: (2, n), the log-sums over the anchors' negatives.
+    """
+    at_once = batch.chunk_size or AT_ONCE
+    if batch.whole and batch.within_view:
+        # The rows of both views are anchors and candidates of the same classes.
+        anchors = batch.both_views[None]
+        candidates = anchors[:, :, None]
+        joint_codes = codes.repeat(2)
+        rows_of_anchors = slice(0, len(joint_codes))
+        chunks = list(_chunks(joint_codes, 2 * sizes, rows_of_anchors, 2 * at_once))
+    else:
+        anchors = torch.stack(batch.anchors)
+        # For each row, stack its other view and, with `within_view`, its own view: (2, N, v, d).
+        views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
+        candidates = torch.stack([torch.stack(view) for view in views], dim=2)
+        chunks = list(_chunks(codes, sizes, batch.rows, at_once))
+    entries = sum(rows.numel() * columns.shape[1] for rows, columns in chunks)
+    # The similarities within large classes would take more memory than those of the batch.
+    is_small = entries <= anchors.shape[1] * candidates.shape[1] / 4
+    keeps = batch.chunk_size is None and is_small
+    how = _Classes(chunks, batch.rows.start, len(codes), keeps)
+    limits = log_negatives.reshape(anchors.shape[:2])
+    rest, log_same_class = _ClassSums.apply(anchors, candidates, limits, how)
+    return rest.view_as(log_negatives), log_same_class.view_as(log_negatives)
 
 
 class _Classes(NamedTuple):
@@ -96,16 +121,18 @@ class _Classes(NamedTuple):
         chunks: for some classes at a time, their anchors (k, a) and their joint rows (k, c). Rows
             that pad smaller classes are -1.
         start: joint row of the first anchor.
+        pairs: number of pairs N in the joint batch. Rows i and i + N form a pair.
         keeps: whether to keep the similarities for the backward pass.
     """
 
     chunks: list[tuple[Tensor, Tensor]]
     start: int
+    pairs: int
     keeps: bool
 
     def excluded(self, rows: Tensor, columns: Tensor, views: int) -> Tensor:
         """Return which entries (k, a, c * views) are padding, an anchor itself, or its pair."""
-        is_row = rows[:, :, None] + self.start == columns[:, None, :]
+        is_row = (rows[:, :, None] + self.start - columns[:, None, :]) % self.pairs == 0
         is_padding = (rows < 0)[:, :, None] | (columns < 0)[:, None, :]
         return (is_row | is_padding).repeat_interleave(views, dim=2)
 
@@ -183,7 +210,9 @@ class _ClassSums(torch.autograd.Function):
         return slope_of_anchors, slope_of_candidates, slope_of_negatives, None
 
 
-def _chunks(labels: Tensor, anchor_rows: slice, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(
+    codes: Tensor, sizes: Tensor, anchor_rows: slice, at_once: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the anchors (k, a) of k classes, and the joint rows (k, c) of these classes.
 
     Classes are computed together because one product for each class would be slow if there are
@@ -191,12 +220,12 @@ def _chunks(labels: Tensor, anchor_rows: slice, at_once: int) -> Iterator[tuple[
     little.
 
     Args:
-        labels: (N,), the classes of the joint batch.
+        codes: (N,), the classes of the joint batch, counted from 0.
+        sizes: the number of rows of each class.
         anchor_rows: slice of the joint batch that contains the anchors. Yielded anchors are
             numbered from its start.
         at_once: maximum number of anchors to yield at once.
     """
-    _, codes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
     own_codes = codes[anchor_rows]
     own_sizes = torch.bincount(own_codes, minlength=len(sizes))
     rows_of_class = codes.argsort(stable=True).split(sizes.tolist())

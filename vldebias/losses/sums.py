@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -131,6 +132,17 @@ def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+@dataclass
+class Gradient:
+    """Which gradient the next backward pass of `matrix_sums` computes.
+
+    Attributes:
+        first: first column of A and B whose gradient is computed; that of earlier ones is not.
+    """
+
+    first: int = 0
+
+
 class Sums(NamedTuple):
     """Which sums to compute of a matrix of similarities.
 
@@ -144,6 +156,7 @@ class Sums(NamedTuple):
             are then not negatives.
         splits: whether to keep the columns of a row's own class as negatives and to append the
             sum over only these columns, with scale 1.
+        gradient: which gradient to compute.
     """
 
     scales: Sequence[float]
@@ -153,11 +166,16 @@ class Sums(NamedTuple):
     dtype: torch.dtype | None = None
     classes: tuple[Tensor, Tensor] | None = None
     splits: bool = False
+    gradient: Gradient = Gradient()
 
     @property
     def sums_per_anchor(self) -> int:
         """Return T, the number of sums per anchor."""
         return len(self.scales) + self.splits
+
+    def overwrites(self, shift: float | None) -> TypeGuard[float]:
+        """Return whether a block keeps its only exponentials instead of its similarities."""
+        return shift is not None and self.sums_per_anchor == 1
 
     def terms(self, s: Tensor, block: slice) -> Iterator[tuple[float, Tensor]]:
         """Yield the factor and the similarities (c, N) of each sum.
@@ -236,8 +254,9 @@ class _MatrixSums(torch.autograd.Function):
             s = scores[block] if keeps_scores else scores[:count]
             shift = how.scores(a, b, block, s)
             ctx.shifts.append(shift)
+            out = s if how.overwrites(shift) else exponentials[:count]
             for k, (scale, values) in enumerate(how.terms(s, block)):
-                log_sums = _log_sums(values, scale, shift, exponentials[:count], how.both)
+                log_sums = _log_sums(values, scale, shift, out, how.both)
                 rows[k, block] = log_sums[0]
                 if how.both:
                     _add_log(columns[k], log_sums[1])
@@ -258,8 +277,12 @@ class _MatrixSums(torch.autograd.Function):
         kept = sums.pop() if how.chunk_size is None else None
         # backward() may be called under autocast, which would round the products.
         with torch.autocast(a.device.type, enabled=False):
+            first = how.gradient.first
             slope_of_a = torch.empty_like(a)
-            slope_of_b = torch.zeros_like(b)
+            slope_of_b = torch.empty_like(b)
+            needed_of_a, needed_of_b = a[:, first:], b[:, first:]
+            into_a, into_b = slope_of_a[:, first:], slope_of_b[:, first:]
+            into_b.zero_()
             # Each block needs buffers for the slope, the weights and, if not kept, the scores.
             count = 3 if kept is None else 2
             buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
@@ -268,13 +291,17 @@ class _MatrixSums(torch.autograd.Function):
                 if kept is None:
                     s = unkept[0]
                     how.scores(a, b, block, s)
+                    if how.overwrites(shift):
+                        _write_exponentials(s, s, how.scales[0], shift)
                 else:
                     s = kept[block]
+                if how.overwrites(shift):
+                    weights = s
                 rows = sums[0][:, block], outer[0][:, block]
                 # If columns are anchors too, their gradient is added.
                 columns = (sums[1], outer[1]) if how.both else None
                 _write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
-                _add_slopes(slope, a, b, block, how.dtype, slope_of_a, slope_of_b)
+                _add_slopes(slope, needed_of_a, needed_of_b, block, how.dtype, into_a, into_b)
         return slope_of_a, slope_of_b, None
 
 
@@ -301,8 +328,9 @@ class _OwnSums(torch.autograd.Function):
                 kept.append(s)
             shift = how.scores(u, u, block, s, block.start)
             ctx.shifts.append(shift)
+            out = s if how.overwrites(shift) else exponentials
             for total, scale in zip(sums, how.scales, strict=True):
-                rows, columns = _log_sums(s, scale, shift, exponentials, True)
+                rows, columns = _log_sums(s, scale, shift, out, True)
                 _add_log(total[block], rows)
                 _add_log(total[block.stop :], columns[shape[0] :])
         if how.classes is not None:
@@ -320,16 +348,21 @@ class _OwnSums(torch.autograd.Function):
         buffers = u.new_empty(3, min(ctx.size, len(u)) * len(u))
         with torch.autocast(u.device.type, enabled=False):
             for k, block in enumerate(row_blocks(len(u), ctx.size)):
+                shift = ctx.shifts[k]
                 shape = block.stop - block.start, len(u) - block.start
                 slope, weights, s = (part[: math.prod(shape)].view(shape) for part in buffers)
                 if kept:
                     s = kept[k]
                 else:
                     how.scores(u, u, block, s, block.start)
+                    if how.overwrites(shift):
+                        _write_exponentials(s, s, how.scales[0], shift)
+                if how.overwrites(shift):
+                    weights = s
                 # In the square on the diagonal, this adds the gradients of both equal entries.
                 rows = sums[:, block], outer[0][:, block]
                 columns = sums[:, block.start :], outer[0][:, block.start :]
-                _write_slope(slope, how.terms(s, block), ctx.shifts[k], rows, columns, weights)
+                _write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
                 slope_of_later = slope[:, shape[0] :]
                 if half is None:
                     slope_of_u[block].addmm_(slope, u[block.start :])
@@ -390,7 +423,8 @@ def _write_slope(
         shift: the number that `Sums.scores` returned.
         rows: the log-sums of the rows and the gradient with respect to them, (T, c) each.
         columns: the same for the columns, (T, N) each, or None if they are not anchors.
-        weights: (c, N), a buffer that is overwritten.
+        weights: (c, N), a buffer that is overwritten, or the block itself if it already contains
+            exponentials.
     """
     # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}, or 0 for pairs (s = -inf).
     for k, (scale, s) in enumerate(terms):
@@ -401,7 +435,8 @@ def _write_slope(
             if columns is not None:
                 _add_softmax(slope.T, s.T, scale, columns[0][k], columns[1][k], weights.T)
             continue
-        _write_exponentials(weights, s, scale, shift)
+        if weights is not s:
+            _write_exponentials(weights, s, scale, shift)
         factors = _factors(scale, shift, rows[0][k], rows[1][k])[:, None]
         if k == 0:
             torch.mul(weights, factors, out=slope)

@@ -60,6 +60,13 @@ def supcon(
     with batch.precise():
         # The mean over P of s_p only needs the sum of the features of each class.
         zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
+        log_all = torch.logaddexp(log_negatives, batch.positive)
+        if batch.whole and batch.within_view:
+            rows = batch.both_views
+            others = zeros.index_add(0, places.repeat(2), rows).index_select(0, places.repeat(2))
+            scores = (rows * (others - rows)).sum(1).unflatten(0, (2, -1))
+            count = 2 * torch.bincount(places)[places] - 1
+            return batch.reduce(log_all - scores / count)
         totals = [zeros.index_add(0, places, side) for side in batch.joint]
         count = torch.bincount(places)[anchor_classes]
         if batch.within_view:
@@ -77,7 +84,6 @@ def supcon(
             ]
             scores = scores - torch.stack(own_scores)
             count = 2 * count - 1
-        log_all = torch.logaddexp(log_negatives, batch.positive)
         return batch.reduce(log_all - scores / count)
 
 

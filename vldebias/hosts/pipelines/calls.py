@@ -394,7 +394,8 @@ def edited_images(
         entries = value if isinstance(value, list | tuple) and len(value) == prompts else [value]
         for prompt in range(prompts):
             is_edit[prompt] = is_edit[prompt] or _is_picture(entries[prompt % len(entries)])
-    return [edit for edit in is_edit for _ in range(images_per_prompt(call))]
+    images = range(images_per_prompt(call))
+    return [edit for edit in is_edit for _ in images]
 
 
 def _is_picture(value: object) -> bool:
@@ -412,6 +413,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
         argument: "prompt", for `prompt`, `prompt_2`, ..., or "negative_prompt".
     """
     prompts = len(listed(call["prompt"]))
+    images = images_per_prompt(call)
     texts_of_argument: dict[str, list[str]] = {}
     for name, value in call.items():
         if not re.fullmatch(rf"{argument}(_\d)?", name) or value is None:
@@ -423,7 +425,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
         for text in texts:
             if not isinstance(text, str):
                 raise InvalidInputError(f"{name}: got {text!r}; expected a string for each image")
-            texts_of_argument[name] += [text] * images_per_prompt(call)
+            texts_of_argument[name] += [text] * images
     return texts_of_argument
 
 

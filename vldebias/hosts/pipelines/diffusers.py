@@ -20,7 +20,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -163,10 +163,8 @@ class DiffusersHost(PipelineReader):
                     is_encoding=running is None,
                 )
                 set_texts(call, texts)
-                count = count_of(self.defaults)
-                parameters = inspect.signature(type(self.pipe).encode_prompt).parameters
-                if count and not count_of(parameters) and attachment.acts:
-                    attachment.warn_once(SHARED.format(count=count))
+                if self._shared_count and attachment.acts:
+                    attachment.warn_once(SHARED.format(count=self._shared_count))
             elif encoded != "negative prompt":
                 self._record_embeddings(attachment, call)
             result = original(*bound.args, **bound.kwargs)
@@ -181,6 +179,12 @@ class DiffusersHost(PipelineReader):
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
+
+    @cached_property
+    def _shared_count(self) -> str | None:
+        """The name of the call's number of images, if `encode_prompt` does not take it."""
+        parameters = inspect.signature(type(self.pipe).encode_prompt).parameters
+        return None if count_of(parameters) else count_of(self.defaults)
 
     def _encode_edited(
         self, attachment: EditAttachment, original: Original, bound: inspect.BoundArguments

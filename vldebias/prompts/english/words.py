@@ -50,17 +50,20 @@ def lists() -> dict[str, dict[str, None]]:
     return read_lists(_HERE / "words.txt")
 
 
+@cache
 def read_lists(path: Path) -> dict[str, dict[str, None]]:
     """Parse a word list file, which consists of "name: words" entries.
 
-    Entries are continued on indented lines, and "_" represents a space.
+    Entries are continued on indented lines, and "_" represents a space. Do not change the result,
+    which is shared by all callers.
     """
     text = re.sub(r"(?m)^#.*\n", "", path.read_text(encoding="utf-8")).replace("\n ", " ")
     words_of_name: dict[str, dict[str, None]] = {}
     for line in filter(None, text.splitlines()):
         name, _, words = line.partition(":")
         entries = words_of_name.setdefault(name, {})
-        entries.update(dict.fromkeys(word.replace("_", " ") for word in words.split()))
+        # One replacement for all words is several times faster than one for each.
+        entries.update(dict.fromkeys("\n".join(words.split()).replace("_", " ").splitlines()))
     return words_of_name
 
 

@@ -63,17 +63,18 @@ class _Index:
         """Add an entry from a list."""
         if "'" in phrase or not phrase.isascii():
             phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
-        if phrase.startswith("*") or phrase.endswith("*"):
+        if "*" in phrase:
             self.longest = max(self.longest, len(phrase) - 1)
-        if phrase.endswith("*"):
-            self.lists_of_stem[phrase[:-1]].append(name)
-        elif phrase.startswith("*"):
-            self.lists_of_ending[phrase[1:]].append(name)
-        else:
-            self.lists_of_phrase[phrase].append(name)
+            if phrase.endswith("*"):
+                self.lists_of_stem[phrase[:-1]].append(name)
+            else:
+                self.lists_of_ending[phrase[1:]].append(name)
+            return
+        self.lists_of_phrase[phrase].append(name)
+        if name == "unique":
+            self.words_of_figures.add(max(phrase.split(), key=len))
+        if " " in phrase:
             words = phrase.split()
-            if name == "unique":
-                self.words_of_figures.add(max(words, key=len))
             for n in range(1, len(words)):
                 self.openings.add(" ".join(words[:n]))
 

@@ -36,9 +36,9 @@ def model_card(origin: Provenance, side: str, effect: str, roles: Sequence[str] 
     model = code_span(origin.model_id) if origin.model_id else "a model without a name"
     listed_roles = ", ".join(map(code_span, roles)) or "one"
     subject = "pipe" if side == "denoiser" else "model"
-    is_hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", origin.model_id or "") is not None
     base = ""
-    if is_hub_id and not Path(origin.model_id or "").exists():
+    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", origin.model_id or "")
+    if hub_id is not None and not Path(hub_id[0]).exists():
         base = f"""base_model: {origin.model_id}
 license: other
 license_name: license-of-the-base-model

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import SuspectInputWarning, VldebiasError
+from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.training.settings import TrainSettings
 
@@ -410,7 +410,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             f"{TRAIN} images/kinds.csv --out h --set loss.q=",
-            r"the value is missing; expected name=value, such as ema=0\.999",
+            r"expected name=value, such as ema=0\.999; the value is missing",
             f"{TRAIN} images/kinds.csv --out h --set ema=0.999",
         ),
         (
@@ -475,6 +475,22 @@ def copied_while_attached() -> None:
     finally:
         attachment.remove()
         copy.deepcopy(pipe)
+
+
+def test_a_step_in_which_an_edit_does_nothing_is_named() -> None:
+    pipe = load_pipeline()
+    attachment = vldebias.debias(pipe, "gender", method="cross-attention")
+    scheduler: Any = pipe.scheduler
+    generator = torch.Generator().manual_seed(0)
+    options: dict[str, Any] = {"num_inference_steps": 1, "output_type": "pt"}
+    pipe.scheduler = scheduler.from_config(scheduler.config, timestep_spacing="leading")
+    with pytest.warns(VldebiasWarning, match=r"timestep 1, .* timestep_spacing=\"trailing\""):
+        pipe("A photo of a nurse.", generator=generator, **options)
+    pipe.scheduler = scheduler.from_config(scheduler.config, timestep_spacing="trailing")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", VldebiasWarning)
+        pipe("A photo of a nurse.", generator=generator, **options)
+    attachment.remove()
 
 
 def query_edit_of_a_model() -> None:

@@ -245,6 +245,23 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+    if measure is not None:
+        _print_next(result, attribute)
+
+
+def _print_next(result: Result, attribute: str) -> None:
+    """Print the command that generates more images, with paths that work on this machine."""
+    from vldebias.report.measurements import command_line
+    from vldebias.report.table import readable
+
+    from .section import audited_prompts, commands_of_remedies
+
+    # Commands in results have no folders, since results may be published.
+    typed = command_line(keeps_folders=True) or ""
+    prompts = audited_prompts(result, readable(result))
+    for words, command in commands_of_remedies(prompts, attribute, typed):
+        if words.startswith("Generate"):
+            print_message(f"{words}: {command}")
 
 
 def _loaded(flags: dict[str, Any]) -> Loaded:

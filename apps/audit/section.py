@@ -302,7 +302,10 @@ def commands_of_remedies(
         again, is_again = re.subn(r"--measure[ =]\d+", number, command_run)
         if is_again:
             # The folder of the command has the images so far.
-            words += " (earlier images are kept, and prompts with a clear verdict get no more)"
+            words += (
+                " (earlier images are kept if --out is the same folder, and prompts with a clear"
+                " verdict get no more)"
+            )
         commands.append((words, again if is_again else f"{command} {number}"))
     elif re.search("generate|measure", remedies) and "--measure" not in command_run:
         commands.append(("Generate and judge images", f"{command} --measure 8"))

@@ -100,6 +100,14 @@ def test_pointers_of_git_lfs_are_named_in_saved_edits(tmp_path: Path) -> None:
         load_edit(str(tmp_path))
 
 
+def test_a_small_image_in_base64_is_not_called_outside(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    jpeg = base64.b64encode(b"\xff\xd8\xff\xe0" + bytes(200)).decode()
+    captions(table, [jpeg, jpeg])
+    with pytest.raises(InvalidInputError, match=r"expected paths of images, .* in base64"):
+        open_data("captions", table)
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_an_image_in_base64_is_not_printed(ending: str, tmp_path: Path) -> None:
     image = base64.b64encode(bytes(range(256)) * 20).decode()

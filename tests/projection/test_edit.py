@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import huggingface_hub
 import pytest
 import torch
+import yaml
 from huggingface_hub import constants
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -242,6 +243,21 @@ def test_names_are_escaped_in_the_model_card(name: str) -> None:
     html = markdown.markdown(body)
     assert html.count("<h1>") == 1
     assert re.sub(r"</?(h1|p|pre|code)>", "", html).count("<") == 0
+
+
+def test_the_hub_can_list_a_card_under_its_model() -> None:
+    origin = replace(fitted().provenance, model_id="openai/clip-vit-base-patch32")
+    header = yaml.safe_load(model_card(origin, "text", "").split("---")[1])
+    assert header["base_model"] == "openai/clip-vit-base-patch32"
+    assert header["pipeline_tag"] == "zero-shot-image-classification"
+    assert header["license"] == "other"
+    assert header["license_link"].endswith("openai/clip-vit-base-patch32")
+    denoiser = yaml.safe_load(model_card(origin, "denoiser", "").split("---")[1])
+    assert denoiser["pipeline_tag"] == "text-to-image"
+    local = yaml.safe_load(
+        model_card(replace(origin, model_id="a <b>"), "text", "").split("---")[1]
+    )
+    assert "base_model" not in local
 
 
 @pytest.mark.usefixtures("hub")

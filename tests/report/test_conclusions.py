@@ -466,3 +466,6 @@ def test_parts_and_costs_belong_to_the_setting_that_the_conclusion_is_about() ->
     assert conclusion.worse == "accuracy in 1 of 1 parts, most in water: -0.20 [-0.30, -0.10]"
     assert conclusion.cost.startswith("average accuracy 0.90 to 0.70")
     assert conclusion.verdict == "better, at a cost"
+    rows[-1] = figure("cali", 0.4, subset="A photo of a lumberjack.", lam=10.0, **parts)
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert 'most in "A photo of a lumberjack": -0.20' in conclusion.worse

@@ -86,6 +86,15 @@ def test_metrics_with_a_depth_are_found_and_partial_metrics_are_excluded() -> No
     assert gate.status == 2
 
 
+def test_a_method_is_only_suggested_if_it_is_spelt_alike() -> None:
+    rows: list[Any] = [(name, "gap", 0.1, 0.0, 0.2, "lower") for name in ("none", "orth")]
+    result = result_of(*rows)
+    with pytest.raises(InvalidInputError, match=r"no method 'nonsense'; choose .* It has none, or"):
+        check_limits(result, {"gap": 1}, method="nonsense")
+    with pytest.raises(InvalidInputError, match="did you mean 'orth'"):
+        check_limits(result, {"gap": 1}, method="ort")
+
+
 def test_the_method_of_the_conclusion_is_checked_unless_another_is_named() -> None:
     rows: list[Any] = [(name, "gap", 0.1, 0.0, 0.2, "lower") for name in ("none", "a", "b")]
 

@@ -15,6 +15,7 @@ from tests.study.made_figures import protocol
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import COLUMNS, TaskResult
 from vldebias.metrics import bootstrap_interval
+from vldebias.report.measurements import command_line
 from vldebias.report.result import Result, format_json
 
 
@@ -145,6 +146,18 @@ def test_a_command_is_stored_without_local_folders(
         monkeypatch.setattr("sys.argv", words)
         monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python", *words])
         assert Result.from_tasks("x", [], seconds=0).command == kept
+
+
+def test_a_command_to_repeat_keeps_paths_that_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["/bin/vldebias", "audit", f"{tmp_path}/a/p.txt", "--out", "/elsewhere/run"]
+    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python", *words])
+    assert command_line() == "vldebias audit p.txt --out run"
+    shown = command_line(keeps_folders=True)
+    assert shown == "vldebias audit a/p.txt --out /elsewhere/run"
 
 
 def test_resampled_rows_match_the_public_bootstrap() -> None:

@@ -268,7 +268,7 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
     if not (name and equals and value):
         missing = "=" if not equals else "name" if not name else "value"
         raise InvalidInputError(
-            f"{option} {text}: the {missing} is missing; expected name=value, such as {example}"
+            f"{option} {text}: expected name=value, such as {example}; the {missing} is missing"
         )
     return name.strip(), value
 

@@ -30,6 +30,8 @@ _LITTER = {
     "__pycache__",
 }
 _LONGEST_PATH = 1000  # characters; longer cells are encoded images
+# The start of a JPEG, PNG, GIF or WebP in base64, which has no dots, or a data URL.
+_ENCODED = re.compile(r"(?:/9j/|iVBORw0KGgo|R0lGOD|UklGR)[^.]{40,}$|data:image/")
 TEXT_ENDINGS = (".txt", ".caption")
 # Extensions of images that are not read. Messages list such images if they have captions.
 UNREAD_PICTURES = (".heic", ".heif", ".jxl", ".svg", ".psd", ".dng", ".raw", ".cr2", ".nef", ".arw")
@@ -152,8 +154,9 @@ def refuse_encoded(source: object, files: Iterable[str]) -> None:
         source: the data, for the message.
         files: the cells.
     """
-    longest = max(files, key=len, default="")
-    if len(longest) > _LONGEST_PATH:
+    encoded = next((file for file in files if _ENCODED.match(file)), "")
+    longest = encoded or max(files, key=len, default="")
+    if encoded or len(longest) > _LONGEST_PATH:
         raise InvalidInputError(
             f"{source}: expected paths of images, got {longest[:30]!r}... ({len(longest):,}"
             " characters); if these are images in base64, decode them into files, and list the"

@@ -1,7 +1,8 @@
 """Compute contrastive losses for images and captions, or for two views of each image.
 
 Each loss is available as a function, as a module that stores its settings, and as a declaration
-that does not require torch.
+that does not require torch. Losses sum in blocks whose size depends on the data, so compile them
+with `torch.compile(loss)`; with fullgraph=True, it raises an error.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from vldebias.projection.hub import WEIGHTS
 from vldebias.projection.provenance import Provenance
@@ -34,9 +36,21 @@ def model_card(origin: Provenance, side: str, effect: str, roles: Sequence[str] 
     model = code_span(origin.model_id) if origin.model_id else "a model without a name"
     listed_roles = ", ".join(map(code_span, roles)) or "one"
     subject = "pipe" if side == "denoiser" else "model"
+    base = ""
+    hub_id = re.fullmatch(r"[\w.-]+/[\w.-]+", origin.model_id or "")
+    if hub_id is not None and not Path(hub_id[0]).exists():
+        base = f"""base_model: {origin.model_id}
+license: other
+license_name: license-of-the-base-model
+license_link: https://huggingface.co/{origin.model_id}
+"""
+    task = "zero-shot-image-classification"
+    if side == "denoiser" or (origin.space or "").startswith("diffusers"):
+        task = "text-to-image"
     return f"""---
 library_name: vldebias
-tags:
+pipeline_tag: {task}
+{base}tags:
 - fairness
 - vision-language
 ---

@@ -183,6 +183,10 @@ class CrossAttentionEdit(Edit):
         parts = effects.float().split(widths, dim=1)
         return {name: part for (name, _), part in zip(self.layers, parts, strict=True)}
 
+    def acts_at(self, time: float) -> bool:
+        """Return whether the amount at a time is more than a twentieth of the largest one."""
+        return bool(_between(self.times, self.amounts, time).max() >= self.amounts.max() / 20)
+
 
 def _between(times: Tensor, rows: Tensor, time: float) -> Tensor:
     """Interpolate rows (t, ...) linearly between the fitted times, in float64."""

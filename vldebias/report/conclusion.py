@@ -530,9 +530,12 @@ def _who_got_worse(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     worst = max(worse_parts, key=lambda part: abs(part.change))
     measured = (worst.metric, worst.units)
     verdicts = [part.verdict for part in parts if (part.metric, part.units) == measured]
+    part_name = worst.subset.rstrip(".")
+    if re.match(r"[A-Z]\w* ", part_name):  # a query or a prompt: "A photo of a lumberjack."
+        part_name = f'"{part_name}"'
     return (
         f"{worst.title} in {verdicts.count('worse')} of {len(verdicts)} parts, most in"
-        f" {worst.subset.rstrip('.')}: {worst.moved}"
+        f" {part_name}: {worst.moved}"
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 WITHIN, UNDECIDED, BEYOND = "within", "undecided", "beyond"
+_ALIKE = 0.7  # similarity of a misspelt method; "nonsense" and "none" have 0.67
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,9 @@ def _methods(frame: pd.DataFrame, method: str | Mapping[str, str] | None) -> dic
             )
         if name not in measured:
             raise InvalidInputError(
-                f"method: the result has no method {name!r}; {did_you_mean(name, measured)} It has"
-                f" {', '.join(sorted(measured))}"
+                f"method: the result has no method {name!r};"
+                f" {did_you_mean(name, measured, cutoff=_ALIKE)} It has"
+                f" {', '.join(sorted({row.method for row in rows}))}"
             )
     of_conclusions = {
         task: method_of_conclusion([row for row in rows if row.task == task]) for task in tasks

@@ -203,23 +203,33 @@ class Measurements(BaseModel, extra="forbid", populate_by_name=True):
         }
 
 
-def _origin() -> _Origin:
-    """Return the date, platform, versions, commit and command of the current run.
+def command_line(*, keeps_folders: bool = False) -> str | None:
+    """Return the command of the current run.
 
-    The command, from which folders are removed, is None if the program is neither a Python file nor
-    `vldebias`, for example in a notebook.
+    This is None if the program is neither a Python file nor `vldebias`, as in a notebook.
+
+    Args:
+        keeps_folders: whether to keep absolute paths, relative to the current folder if they are
+            inside it. Otherwise, "--data-root=/home/ada/data/celeba" is shortened to
+            "--data-root=celeba", because results may be published.
     """
-    command = None
     program = Path(sys.argv[0])
-    if program.suffix == ".py" or program.name == "vldebias":
-        # Results may be published, so "--data-root=/home/ada/data/celeba" is shortened to
-        # "--data-root=celeba".
-        folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
-        words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
-        command = shlex.join(words if words[0] == "vldebias" else ["python", *words])
+    if program.suffix != ".py" and program.name != "vldebias":
+        return None
+    folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
+    words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
+    if keeps_folders:
+        here = f"{Path.cwd()}{os.sep}"
+        arguments = [word.replace(here, "") for word in sys.argv[1:]]
+        words = words[: len(words) - len(arguments)] + arguments
+    return shlex.join(words if words[0] == "vldebias" else ["python", *words])
+
+
+def _origin() -> _Origin:
+    """Return the date, platform, versions, commit and command of the current run."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": command,
+        "command": command_line(),
         "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
         "versions": versions(),
         "commit": commit(),

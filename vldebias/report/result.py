@@ -163,7 +163,7 @@ class Result(Measurements):
             place = ".".join(map(str, first["loc"])) or "the file"
             problem = f"{place}: {first['msg']}"
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            problem = str(error)
+            problem = f"{error}; not JSON"
         raise InvalidInputError(
             f"{path}: not a valid result ({problem}); expected a file written by `vldebias eval`"
             " or `Result.write`"

@@ -423,6 +423,12 @@ class Steering(Hook):
             plan.add(self.edits, call, rows)
             if plan.groups:
                 _PLAN.set(plan)
+            if call.passes == 1 and not any(edit.acts_at(time) for edit in self.edits):
+                self.attachment.warn_once(
+                    f"the first step is at timestep {time:g}, where cross-attention changes next"
+                    " to nothing, so the values were not set; use more steps, or a scheduler with"
+                    ' timestep_spacing="trailing"'
+                )
 
     def end(self, module: nn.Module, args: object, output: object) -> None:
         """Discard the plan of the pass (a forward hook for a denoiser).

@@ -63,8 +63,8 @@ def supcon(
         log_all = torch.logaddexp(log_negatives, batch.positive)
         if batch.whole and batch.within_view:
             rows = batch.both_views
-            others = zeros.index_add(0, places.repeat(2), rows).index_select(0, places.repeat(2))
-            scores = (rows * (others - rows)).sum(1).unflatten(0, (2, -1))
+            of_class = zeros.index_add(0, places.repeat(2), rows).index_select(0, places.repeat(2))
+            scores = (rows * (of_class - rows)).sum(1).unflatten(0, (2, -1))
             count = 2 * torch.bincount(places)[places] - 1
             return batch.reduce(log_all - scores / count)
         totals = [zeros.index_add(0, places, side) for side in batch.joint]

@@ -339,7 +339,7 @@ class CalibratedProjection(Edit):
             guard = torch.autocast(z.device.type, enabled=False)
         with guard:
             changed = torch.sub(wide, (wide @ right_factor) @ left_factor.T, alpha=strength)
-        return rounded(changed, z)
+        return changed if changed.dtype == z.dtype else rounded(changed, z)
 
     def __repr__(self) -> str:
         if "left" not in vars(self):

@@ -43,7 +43,8 @@ OF_OTHERS = {
     *("--enable_wildcard", "--impact-ratio", "--input_format", "--local-dir", "--minilm"),
     *("--name-only", "--no", "--nproc_per_node", "--num_processes", "--on", "--output_folder"),
     *("--output_format", "--preload", "--prompt", "--short", "--sort", "--upgrade", "--url_col"),
-    *("--url_list", "--use_safetensors"),
+    *("--repo-type", "--url_list", "--use_safetensors"),
+    *("--error", "--prompt-width", "--qualifier"),  # the changelog says that they were removed
 }
 # Groups of entry points, names of loggers and of files, which are not Python names.
 NOT_PYTHON = {"vldebias.tasks", "vldebias.judges", "vldebias.json", "vldebias.images_api"}

@@ -21,6 +21,7 @@ from eval.tables import parser, run
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.skin import SkinChange, find_faces, lab_of, measure_face, same_face
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
+from vldebias.utils.pictures import decode
 
 ENLARGED = 4
 LEAST = 3  # faces for a row
@@ -31,7 +32,7 @@ def jpeg(quality: int) -> Edit:
     def edit(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
         image.save(file, "JPEG", quality=quality)
-        return Image.open(file).convert("RGB")
+        return decode(file.getvalue())
 
     return edit
 

@@ -278,7 +278,7 @@ def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
     ("a.jsonl", b'{"a": {"b": 1}}\n{"a": true}\n', "column 'a': row 2 has a boolean"),
     ("a.jsonl", b"{", "a.jsonl: line 1: expected JSON"),
     ("a.jsonl", b'{"a": "\xc3\xa9\xc3\xa9"}\n{"a": "\xff"}', "line 2: the byte .* is not UTF-8"),
-    ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"line 3.* got \[1\]"),
+    ("a.jsonl", b'{"a": 1}\n\n [1]\n', r"line 3.* got '\[1\]'"),
     ("a.jsonl", b"", "a.jsonl"),
     ("a.parquet", b"no parquet", "a.parquet"),
     ("none.csv", None, "none.csv"),

@@ -580,7 +580,13 @@ def _column(
 
 
 def same_column(place: str, image: str, names: Sequence[str]) -> str:
-    """Return the error for a column that is used for both the images and the captions."""
+    """Return the error for a column that is used for both the images and the captions.
+
+    Args:
+        place: where the column is, such as the path of the table.
+        image: name of the column.
+        names: names of all columns.
+    """
     return (
         f"{place}: column {image!r} cannot contain both the images and the captions; the columns"
         f" are {list(names)}; set --image-column and --caption-column"

@@ -228,6 +228,10 @@ class Contrast:
         """Return the gradient of `value` (), computed from `sums`, with respect to its margin.
 
         The gradient with respect to the features, which takes most of the time, is not computed.
+
+        Args:
+            value: a function () of `sums`.
+            margin: the margin, which requires a gradient.
         """
         self._gradient.first = self.joint[0].shape[1]  # `_extended` appends the margins
         try:

@@ -161,11 +161,15 @@ def find_calibration(name: str | Path) -> Calibration | Path:
     if base not in calibration_of_name:
         if path.is_file():
             return path
+        names = ", ".join(calibration_of_name)
         if path.suffix:
-            raise InvalidInputError(f"calibration: {name}: no such file; check the path")
+            raise InvalidInputError(
+                f"calibration: {name}: no such file; check the path; expected one of {names}, or a"
+                " file of counts"
+            )
         raise InvalidInputError(
-            f"calibration: got {str(name)!r}; expected one of {', '.join(calibration_of_name)}, or"
-            f" a file of counts; {did_you_mean(str(name), list(calibration_of_name))}"
+            f"calibration: got {str(name)!r}; expected one of {names}, or a file of counts;"
+            f" {did_you_mean(str(name), list(calibration_of_name))}"
         )
     calibration = calibration_of_name[base]
     if not guidance:

@@ -34,12 +34,15 @@ def test_the_miniature_and_diffusers_folders_are_loaded(dtype: str | None, tmp_p
         assert (loaded.name, type(loaded.host), loaded.host.dtype) == (name, type(kind), expected)
 
 
-def test_prompts_that_are_cut_are_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_that_are_cut_are_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(loading, "_SHOWN", set())
     pipe = load_host(pipeline="miniature").host
     handler = logging.handlers.BufferingHandler(100)
     for name in ("transformers", "diffusers"):
         logging.getLogger(name).addHandler(handler)
+        caplog.set_level(logging.WARNING, logger=name)  # other tests may have changed it
     long = "A photo of a nurse. " + "very detailed, sharp, colourful, " * 12
     for prompts in ([long, "A photo of a pilot."], [long]):
         pipe(prompts, num_inference_steps=1, output_type="latent")

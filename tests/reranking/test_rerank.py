@@ -467,7 +467,7 @@ def test_a_group_in_upper_and_lower_case_triggers_a_warning() -> None:
 def test_an_unknown_group_is_not_taken_for_a_different_one() -> None:
     labels = ["male", "other"] * 4
     shares = {"female": 0.5, "other": 0.5}
-    with pytest.raises(InvalidInputError, match=r"the groups are \['male', 'other'\]; choose one"):
+    with pytest.raises(InvalidInputError, match=r"the groups are \['male', 'other'\]; use these"):
         vldebias.rerank(list(range(8)), 4, labels=labels, shares=shares)
     with pytest.raises(InvalidInputError, match=r"expected one of \['male', 'other'\]; correct it"):
         vldebias.rerank(list(range(8)), 4, labels=labels, checked={0: "female"})

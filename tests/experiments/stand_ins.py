@@ -21,6 +21,7 @@ import pytest
 import transformers
 import yaml
 from diffusers import DDIMScheduler
+from PIL import Image
 
 from tests.data.data_parts import celeba, fairface, save, waterbirds
 from tests.fewer import few
@@ -246,6 +247,24 @@ def captions() -> None:
     named.to_csv("photos/labels.csv", index=False)
     for part in load_llava():
         part.save_pretrained("smolvlm")
+
+
+def edited() -> None:
+    """Create portraits of eight people and edited copies of them, with the points of the faces."""
+    rng = np.random.default_rng(0)
+    y, x = np.mgrid[:300, :300]
+    is_face = ((x - 150) / 70) ** 2 + ((y - 150) / 95) ** 2 < 1
+    points = "120 120 180 120 150 150 130 185 170 185"
+    rows = []
+    for i in range(8):
+        pixels = rng.integers(60, 200, (300, 300, 1)) + rng.integers(-9, 9, (300, 300, 3))
+        pixels[is_face] = np.array([205, 155, 130]) + rng.integers(-6, 6, (is_face.sum(), 3))
+        for name in ("before", "after"):
+            Image.fromarray(pixels.astype(np.uint8)).save(f"{name}-{i}.png")
+        files = {"before": f"before-{i}.png", "after": f"after-{i}.png"}
+        found = {"before_points": points, "after_points": points}
+        rows.append({**files, **found, "photo": i, "race": ["Black", "White"][i % 2]})
+    pd.DataFrame(rows).to_csv("edits.csv", index=False)
 
 
 def pictures() -> None:

@@ -17,6 +17,7 @@ from stand_ins import (
     captions,
     collect_pages,
     data_sets,
+    edited,
     features,
     pictures,
     shorten_runs,
@@ -66,6 +67,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         features()
         tables()
         captions()
+        edited()
         pictures()
         answers()
     return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -241,14 +241,8 @@ class SamplingAttachment(Attachment):
             reasons[image] = balanced.reasons[row]
             people[image] = tuple(balanced.people[row])
         if self.keep_person:
-            from vldebias.wording.keep import keep_person  # loads the English grammar
-
             for image in compress(range(len(prompts)), is_edit):
-                kept = keep_person(prompts[image])
-                for column in written.values():
-                    column[image] += kept.sentence
-                if kept.reason is not None:
-                    reasons[image] = f"edit: {kept.reason}"
+                reasons[image] = _ask_to_keep_person(prompts[image], written.values(), image)
         record = CallRecord(
             prompts,
             joined(written),
@@ -612,3 +606,19 @@ def _reason_of_cut_text(reason: object) -> object:
     if isinstance(reason, str) and reason.startswith("no person"):
         return "truncated"
     return reason
+
+
+def _ask_to_keep_person(prompt: str, columns: Iterable[list[str]], image: int) -> str:
+    """Append the sentence of `keep_person` to the texts of an edit, and return the reason.
+
+    Args:
+        prompt: the text of the edit.
+        columns: the texts of each argument, one per image, which are changed.
+        image: which image is edited.
+    """
+    from vldebias.wording.keep import keep_person  # loads the English grammar
+
+    kept = keep_person(prompt)
+    for column in columns:
+        column[image] += kept.sentence
+    return "edit" if kept.reason is None else f"edit: {kept.reason}"

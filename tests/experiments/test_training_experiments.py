@@ -323,7 +323,6 @@ class TestExperiment:
         assert run.main([]) == 0
         names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
         assert {"every_loss", "noisy_digits", "which_loss_heads", "wrong_pairs"} <= set(names)
-        assert "search_cells" not in names
 
     def test_a_custom_experiment_is_run_and_saved(
         self, small: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eval.experiments.embeddings import file
-from eval.experiments.rivals import DAT_OF_CELEBA, age_templates, ages
+from eval.experiments.rivals import DAT_OF_CELEBA, ages
 from tests.methods.made import unit
 from tests.refusals import refused
 from vldebias.hosts import TextTable
@@ -293,10 +293,11 @@ def test_edits_and_scores_agree_on_real_photographs() -> None:
             f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
         )
     split = next(ages(1))
-    sage = age_templates()
+    assert split.classes is not None
+    old = [text for group in split.prompt_set.variants for text in group if " an old " in text]
+    sage = Sage([(text, text.replace(" an old ", " a young ")) for text in old])
     edits = split.fit([METHODS["tie"], sage, DAT_OF_CELEBA])
     images = split.gallery.unit[:].double()
-    assert split.classes is not None
     classes = split.texts.embed(split.classes.classes, "text")
     assert sage.wordings is not None
     templates = [split.texts.embed(texts, "text").numpy() for texts in sage.wordings]

@@ -38,7 +38,6 @@ MODEL_OF_NAME = {
 }
 GENDER = load_prompts("gender")
 ERROR = Metric("left_out_error", "distance from the mean of the other models", bounds=(0.0, 1.0))
-WIDTH = Metric("interval_width", "width of the range of the other models", bounds=(0.0, 1.0))
 SAME = Metric("same_lean", "leans as all other models do", bounds=(0.0, 1.0))
 OPPOSITE = Metric("opposite_lean", "leans the opposite way", bounds=(0.0, 1.0))
 LEAST = 2  # minimum number of other models with counts for an occupation
@@ -101,7 +100,6 @@ def add_rows(out: TaskResult, table: pd.DataFrame) -> None:
     out.add(ERROR, NONE, float(error.mean()), (spread.low, spread.high), n=n, subset=SUBSET)
     inside = (table["low"] <= table["share"]) & (table["share"] <= table["high"])
     add_share(out, "interval_coverage", NONE, int(inside.sum()), n, SUBSET)
-    out.add(WIDTH, NONE, float((table["high"] - table["low"]).mean()), n=n, subset=SUBSET)
     agreed = table[table["lean_of_others"] != 0]
     n_agreed = {"agreed occupations": len(agreed)}
     if len(agreed):

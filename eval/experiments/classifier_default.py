@@ -10,7 +10,6 @@ correlations.
 
     always images           cali+equalise, lam 100, which was the default without a test
     default, unlabelled     the default with the same images and no labels
-    default, labelled       the default with labels of classes and values
 
 Values are means over halvings, and intervals are the means of the halvings' paired 95% intervals
 over images.
@@ -35,17 +34,17 @@ from eval.tables import parser, run
 from vldebias.data import Embeddings
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import Host, TextTable
-from vldebias.measure.classification import interval_of, lowest_accuracy, mean_accuracy
+from vldebias.measure.classification import interval_of, lowest_accuracy
 from vldebias.measure.resampling import resampled_counts
 from vldebias.measure.rows import TaskProvenance, TaskResult
-from vldebias.methods import Problem, Reference
+from vldebias.methods import Problem
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 
 HALVINGS, RESAMPLES, SEEDS = 10, 500, (9013, 9023, 9033)
 TEXT, ALWAYS = "text alone", "always images"
-UNLABELLED, LABELLED = "default, unlabelled", "default, labelled"
+UNLABELLED = "default, unlabelled"
 FROM_TEXT = Metric(
     "worst_group_from_text", "worst group, change from text alone", "utility", "higher"
 )
@@ -54,7 +53,6 @@ METHODS = {
     TEXT: "the default without reference images",
     ALWAYS: "cali+equalise, lam 100",
     UNLABELLED: "the default with unlabelled reference images",
-    LABELLED: "the default with reference images that have labels of classes and values",
 }
 FACES = {
     "gender": {"male": "A photo of a man.", "female": "A photo of a woman."},
@@ -196,19 +194,13 @@ def edits_of(cell: Cell, reference: Images) -> dict[str, Edit]:
     """Return the edit of each method."""
     rows = torch.from_numpy(reference.rows)
     prompt_set = cell.prompt_set
-    labels = {
-        "class": np.array(prompt_set.class_names)[reference.classes],
-        "value": np.array(list(prompt_set.attributes))[reference.values],
-    }
     blind = Problem(cell.texts, prompt_set, reference=rows)
-    seeing = Problem(cell.texts, prompt_set, reference=Reference(rows, labels=labels))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VldebiasWarning)
         return {
             TEXT: Problem(cell.texts, prompt_set).fit("default", "text"),
             ALWAYS: replace(blind, lam=100.0).fit("cali+equalise", "text"),
             UNLABELLED: blind.fit("default+reference", "text"),
-            LABELLED: seeing.fit("default+reference", "text"),
         }
 
 
@@ -222,7 +214,7 @@ def right(cell: Cell, gallery: Images, edit: Edit | None) -> Rows:
 
 
 def measure(cell: Cell) -> TaskResult:
-    """Return the accuracy of the worst group and of all images, for each method."""
+    """Return the accuracy of the worst group for each method."""
     figures: dict[tuple[str, str], list[tuple[Any, Any, Any]]] = {}
     chosen: dict[str, list[str]] = {}
     for split in cell.splits:
@@ -233,17 +225,13 @@ def measure(cell: Cell) -> TaskResult:
         is_right |= {name: right(cell, split.gallery, edit) for name, edit in edits.items()}
         groups = split.gallery.classes * len(cell.prompt_set.attributes) + split.gallery.values
         for name, own in is_right.items():
-            for metric, rule, statistic, base in (
-                ("worst_group", "lowest", lowest_accuracy, "none"),
-                (FROM_TEXT.name, "lowest", lowest_accuracy, TEXT),
-                ("average", "mean", mean_accuracy, "none"),
-            ):
+            for metric, base in (("worst_group", "none"), (FROM_TEXT.name, TEXT)):
                 counts = np.zeros((groups.max() + 1, 2, 2), dtype=np.int64)
                 np.add.at(counts, (groups, is_right[base], own), 1)
                 counts = counts[counts.sum((1, 2)) > 0]
                 drawn = np.concatenate(list(resampled_counts(counts, RESAMPLES, seed=0)))
                 figures.setdefault((metric, name), []).append(
-                    interval_of(statistic, rule, counts, drawn)  # type: ignore[arg-type]
+                    interval_of(lowest_accuracy, "lowest", counts, drawn)
                 )
     return summed_up(cell, figures, chosen)
 

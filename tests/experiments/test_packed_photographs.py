@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import cohen_kappa_score
 
 from eval.experiments.run import Experiment
-from eval.photographs import pack, small, training
+from eval.photographs import pack, training
 from eval.photographs.pack import Collection
 from eval.tables import read
 from vldebias.errors import InvalidInputError
@@ -40,22 +41,13 @@ def test_the_packaged_table_is_the_split_by_the_readers_labels() -> None:
     assert np.array_equal(np.array(part) == "reference", np.isin(np.arange(len(rows)), reference))
 
 
-def test_kappa_is_one_for_equal_labels_and_zero_by_chance() -> None:
-    first = np.array(["women", "men", "men", "none"] * 100)
-    assert small.kappa(first, first) == 1
-    second = np.random.default_rng(0).permutation(first)
-    assert abs(small.kappa(first, second)) < 0.1
-    # 3 of 4 labels are equal; by chance, it would be 1/4 * 1/4 + 1/2 * 3/4 = 7/16.
-    assert np.isclose(small.kappa(first, np.where(first == "none", "men", first)), 5 / 9)
-
-
 def test_the_measured_agreement_is_that_of_the_packaged_labels() -> None:
     (row,) = [
         row for row in read("photographs_model").rows if row.metric == "kappa" and not row.subset
     ]
     labels = read_labels()
     columns = [np.array([row[name] for row in labels]) for name in ("reader_a", "reader_b")]
-    assert np.isclose(row.value, small.kappa(*columns))
+    assert np.isclose(row.value, cohen_kappa_score(*columns))
 
 
 def test_frequent_pieces_have_smaller_weights() -> None:
@@ -113,8 +105,7 @@ def pairs(texts: list[str]) -> training.RealPairs:
     vectors = torch.eye(len(different))
     place = {text: row for row, text in enumerate(different)}
     images = vectors[[place[text] for text in texts]][:, :, None, None]
-    gender = np.array(["female", "male"] * len(texts))[: len(texts)]
-    return training.RealPairs(images, texts, gender, vectors, place)
+    return training.RealPairs(images, texts, vectors, place)
 
 
 def test_a_text_shared_by_several_photographs_matches_any_of_them(

@@ -1,6 +1,5 @@
-"""Train two heads on real pairs of photographs and text (`real_titles` and `real_captions`).
+"""Train two heads on real pairs of photographs and captions (`real_captions`).
 
-    python -m eval.experiments.run real_titles     # the packaged photographs and their titles
     python -m eval.experiments.run real_captions   # Flickr8k, from $VLDEBIAS_REAL
 
 The towers are frozen, so that photographs and text are represented by the inputs of the heads. A
@@ -27,8 +26,6 @@ from eval.experiments.captions import loss_of, softmax_scores
 from eval.experiments.run import Cell, scored
 from eval.photographs import is_present, pairs_before_heads, small_model
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.photograph_model import load_encoder, read_arrays
-from vldebias.miniature.photographs import GALLERY, REFERENCE, read_table
 from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
@@ -88,23 +85,7 @@ class Heads(captions.Heads):
         super().__init__(*heads, pairs.vectors, pairs.row_of_text)
 
 
-def titles() -> tuple[RealPairs, RealPairs]:
-    """Return the packaged training photographs, and the gallery, which has different titles."""
-    table, arrays, encoder = read_table(), read_arrays(), load_encoder()
-    listed = list(dict.fromkeys(row["title"] for row in table))
-    with torch.no_grad():
-        vectors = encoder.means(listed)
-    pairs = RealPairs(
-        arrays["features"][:, :, None, None],
-        [row["title"] for row in table],
-        vectors,
-        {text: row for row, text in enumerate(listed)},
-    )
-    part = np.array([row["part"] for row in table])
-    learned, gallery = (np.flatnonzero(part == name) for name in (REFERENCE, GALLERY))
-    return pairs.take(learned), pairs.take(gallery)
-
-
+@cache
 def flickr() -> tuple[RealPairs, RealPairs]:
     """Return Flickr8k photographs for training and for testing, each with its first caption.
 
@@ -112,7 +93,7 @@ def flickr() -> tuple[RealPairs, RealPairs]:
         InvalidInputError: If $VLDEBIAS_REAL does not contain them.
     """
     if not is_present("photos"):
-        raise InvalidInputError("Flickr8k was not found. Set VLDEBIAS_REAL, or run real_titles")
+        raise InvalidInputError("Flickr8k was not found. Set VLDEBIAS_REAL")
     vectors = []
     row_of_text: dict[str, int] = {}
     parts = []
@@ -128,15 +109,9 @@ def flickr() -> tuple[RealPairs, RealPairs]:
     return learned, held_out
 
 
-@cache
-def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
-    """Return the training and held-out pairs of "titles" or "captions"."""
-    return titles() if data == "titles" else flickr()
-
-
 def real_captions(cell: Cell) -> dict[str, Any]:
     """Score one arm on held-out pairs, or on validation pairs for selecting settings."""
-    learned, held_out = real_pairs(cell["data"])
+    learned, held_out = flickr()
     learned, validation = _without_validation(learned)
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
     trained = _trained(cell, wrong, cell["steps"])

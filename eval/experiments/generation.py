@@ -59,7 +59,7 @@ from vldebias.utils.files import digest
 from vldebias.utils.progress import Progress
 
 SET = "professions-gender"
-STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
+STEPS, GUIDANCE, BATCH = 10, 3.0, 60
 SEEDS = (0, 1, 2)
 FITS, LEFT_OUT = 3, 20  # number of fits, and of professions that each holds out
 OUTSIDE_IMAGES = 4  # number of images per outside prompt
@@ -136,30 +136,17 @@ class Studio:
     def pixels(
         self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int
     ) -> Pixels:
-        """Return pixels (prompts * images, h, w, 3), in blocks that can be extended later."""
-        starts = range(0, images, BLOCK)
-        blocks = [
-            self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed) for i in starts
-        ]
-        by_prompt = [block.reshape(len(prompts), -1, *block.shape[1:]) for block in blocks]
-        return np.concatenate(by_prompt, axis=1).reshape(-1, *blocks[0].shape[1:])
-
-    def _block(
-        self, form: Form, part: str, prompts: Sequence[str], images: range, seed: int
-    ) -> Pixels:
-        path = (
-            self.work
-            / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
-        )
+        """Return pixels (prompts * images, h, w, 3)."""
+        path = self.work / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images}.npy"
         if path.is_file():
             return np.load(path)
-        rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in images]
+        rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in range(images)]
         batches, done = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)], []
         with Progress() as progress:
             for batch in progress.track(batches, description=f"{form.name} {part}"):
                 texts, starts = zip(*batch, strict=True)
                 started = [torch.Generator().manual_seed(s) for s in starts]
-                done.append(form.draw(texts, started, 10_000 * seed + images.start))
+                done.append(form.draw(texts, started, 10_000 * seed))
         kept = (
             (torch.cat(done).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         )

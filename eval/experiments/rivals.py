@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from eval.experiments import embeddings
-from eval.experiments.embeddings import Gallery, Rows, celeba, file
+from eval.experiments.embeddings import FILE, Gallery, Rows, celeba
+from eval.photographs import is_present
 from eval.tables import parser, run
 from vldebias.data import Embeddings
 from vldebias.errors import VldebiasWarning
@@ -45,7 +46,7 @@ from vldebias.methods import (
     Reference,
 )
 from vldebias.methods.baselines.zero_shot import Dat
-from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
+from vldebias.methods.closed_form import CALI, EQUALISE
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
@@ -68,26 +69,24 @@ SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "retained", "worst_group", "average")
 
 
-class _Light(EditMethod):
-    """A closed-form projection with the default lam."""
+class _Weaker(EditMethod):
+    """The edit that the default for classification uses: `cali+equalise` with a small lam."""
 
     delegates = True
-
-    def __init__(self, form: ClosedForm) -> None:
-        self.form = form
-        self.declaration = replace(
-            form.declaration,
-            name=f"{form.name}, lam {LAM_OF_DEFAULT:g}",
-            title=f"{form.declaration.title}, lam {LAM_OF_DEFAULT:g}",
-            source="this package",
-            settings=frozenset(),
-        )
+    form = CALI + EQUALISE
+    declaration = replace(
+        form.declaration,
+        name=f"{form.name}, lam {LAM_OF_DEFAULT:g}",
+        title=f"{form.declaration.title}, lam {LAM_OF_DEFAULT:g}",
+        source="this package",
+        settings=frozenset(),
+    )
 
     def fit(self, problem: Problem, role: str) -> Edit:
         return self.form.fit(replace(problem, lam=LAM_OF_DEFAULT), role)
 
 
-WEAKER = _Light(CALI + EQUALISE)
+WEAKER = _Weaker()
 
 
 def compared() -> list[Method]:
@@ -236,7 +235,7 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
     data = celeba()
     prompts = replace(data.prompt_set, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
-        (pool,) = data.pools([seed], rest)
+        pool = data.pool(seed, rest)
         gallery = data.images[np.sort(pool)]
         yield Split(
             data.texts,
@@ -270,19 +269,21 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
         )
 
 
+def rendered(world: str, attribute: str, set_name: str) -> list[Split]:
+    """Return splits of renders, one for each reference, with the same gallery."""
+    texts, features = embeddings.miniature()
+    classes = load_prompts(set_name)
+    gallery = features(world, n=1500, seed=9002, balanced=True)
+    references = [features(world, n=800, seed=seed, balanced=False) for seed in SEEDS]
+    how = {"attribute": attribute, "label": "label", "classes": classes}
+    return [Split(texts, reference, gallery, classes, **how) for reference in references]
+
+
 def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
     """Measure classification of birds by place and of hair by gender."""
-    texts, features = embeddings.miniature()
-
-    def splits(world: str, attribute: str, classes: PromptSet) -> list[Split]:
-        gallery = features(world, n=1500, seed=9002, balanced=True)
-        references = [features(world, n=800, seed=seed, balanced=False) for seed in SEEDS]
-        how = {"attribute": attribute, "label": "label", "classes": classes}
-        return [Split(texts, reference, gallery, classes, **how) for reference in references]
-
-    birds = splits("birds", "place", load_prompts("waterbirds"))
+    birds = rendered("birds", "place", "waterbirds")
     yield task("birds", "Landbird or waterbird: groups by place", birds, [*methods, Dat()])
-    hair = splits("portraits", "gender", load_prompts("celeba"))
+    hair = rendered("portraits", "gender", "celeba")
     yield task("hair", "Dark or blond hair: groups by gender", hair, [*methods, DAT_OF_CELEBA])
 
 
@@ -320,8 +321,8 @@ def main() -> None:
         "--splits", type=int, help="number of splits, by default 10 (5 for --on few)"
     )
     args = options.parse_args()
-    if args.on in ("real", "few") and not file().is_file():
-        options.error(f"{file()} not found. Set VLDEBIAS_REAL to its folder")
+    if args.on in ("real", "few") and not is_present(FILE):
+        raise SystemExit(1)
     how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
     run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
 

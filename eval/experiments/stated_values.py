@@ -15,7 +15,6 @@ Prompt 1 is excluded, because its ten "male" people are mistakenly labelled as t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -238,7 +237,7 @@ def calibration_table() -> str:
 
 
 def main() -> None:
-    options: argparse.ArgumentParser = parser(__doc__)
+    options = parser(__doc__)
     options.add_argument(
         "--calibration", type=Path, help="only write the counts for `vldebias audit` into this file"
     )

@@ -74,15 +74,11 @@ class Laboratory:
         self.bench = bench
         self.work = work / bench.name
         self.images = IMAGES[bench.name]
-        self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
         """Return the edit fitted with the default settings on up to 20 jobs in the split."""
-        key = (attribute, split)
         folder = self.work / f"edit-{attribute}-{split}"
-        if key not in self._edits and folder.is_dir():
-            self._edits[key] = CrossAttentionEdit.from_pretrained(folder)
-        if key not in self._edits:
+        if not folder.is_dir():
             bench = self.bench
             jobs, _ = bench.jobs_of_split[split]
             method = CrossAttention(
@@ -92,10 +88,8 @@ class Laboratory:
             )
             prompt_set = bench.prompt_set(attribute, split)
             (edit,) = fit_projections(bench.pipe, prompt_set, method=method).values()
-            assert isinstance(edit, CrossAttentionEdit)
             edit.save_pretrained(folder)
-            self._edits[key] = edit
-        return self._edits[key]
+        return CrossAttentionEdit.from_pretrained(folder)
 
     def attach(self, method: str, attribute: str, split: int) -> Attach | None:
         """Return the function that attaches a method, or None for the bare pipeline."""
@@ -136,19 +130,6 @@ class Laboratory:
         return outcome
 
 
-def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
-    """Return the protocol of a result."""
-    bench = laboratory.bench
-    return TaskProvenance(
-        task=bench.name,
-        title=f"Cross-attention on {bench.name}",
-        description=description,
-        model=f"{bench.name} {type(bench.pipe).__name__}",
-        split="generated",
-        settings=dict(bench.options),
-    )
-
-
 def add_rows(
     result: TaskResult, outcomes: dict[str, Outcome], place: str, n: dict[str, int]
 ) -> None:
@@ -173,11 +154,19 @@ def compare(laboratory: Laboratory) -> TaskResult:
     """Measure all methods on both splits of a model."""
     bench = laboratory.bench
     images = laboratory.images
-    description = (
-        f"{images} images of each held-out job, and {OTHER_IMAGES} of each job with each value of"
-        " the other attribute stated."
+    result = TaskResult(
+        TaskProvenance(
+            task=bench.name,
+            title=f"Cross-attention on {bench.name}",
+            description=(
+                f"{images} images of each held-out job, and {OTHER_IMAGES} of each job with each"
+                " value of the other attribute stated."
+            ),
+            model=f"{bench.name} {type(bench.pipe).__name__}",
+            split="generated",
+            settings=dict(bench.options),
+        )
     )
-    result = TaskResult(provenance(laboratory, description))
     for attribute in bench.values:
         for split in range(len(bench.jobs_of_split)):
             outcomes = {}

@@ -37,10 +37,10 @@ from eval.photographs import (
     split,
     texts,
 )
-from eval.tables import add_share, stored
+from eval.tables import add_share, resampled_ratio, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.edits import TEXT
-from vldebias.measure.resampling import percentile_interval, recentred_interval
+from vldebias.measure.resampling import recentred_interval
 from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
@@ -307,20 +307,9 @@ def _tally_of_cells(parts: Sequence[TaskResult]) -> TaskResult:
         n = {"cells": len(changes)}
         add_share(tally, WORSE, method, sum(low > 0 for _, low, _ in changes), n)
         add_share(tally, BETTER, method, sum(high < 0 for _, _, high in changes), n)
-        share, interval = _resampled_share(sums)
+        share, interval = resampled_ratio(np.array(sums), 1000)
         tally.add(REMOVED, method, share, interval, n=n)
     return tally
-
-
-def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
-    """Return the removed share of the removable skew with an interval over cells."""
-    values = np.array(sums)
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(len(values), size=(1000, len(values)))
-    totals = values[drawn].sum(1)
-    shares = totals[:, 0] / np.maximum(totals[:, 1], 1e-9)
-    removed, removable = values.sum(0)
-    return float(removed / max(removable, 1e-9)), percentile_interval(shares)
 
 
 def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:

@@ -13,7 +13,6 @@ numbers should give the reasons.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -29,6 +28,7 @@ import numpy as np
 import pandas as pd
 
 from eval.probe import PARTS
+from eval.tables import plain_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = "eval/results"
@@ -150,9 +150,7 @@ def git(*words: str) -> bytes:
 
 def main() -> int:
     """Print the comparison and return the exit status."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = plain_parser(__doc__)
     parser.add_argument("ref", help="tag or commit to compare with")
     parser.add_argument(
         "--only", default="rows," + ",".join(PARTS), help="comma-separated parts: %(default)s"

@@ -9,11 +9,12 @@ an umlaut, as in Arzt and Ärztin.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from eval.tables import plain_parser
 
 _UMLAUTS = str.maketrans("aouAOU", "äöüÄÖÜ")
 _HEADER = """\
@@ -68,7 +69,7 @@ def pairs(table: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = plain_parser(__doc__)
     parser.add_argument("table", type=Path)
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()

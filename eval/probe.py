@@ -29,26 +29,6 @@ SETS = [
     "celeba",
     "fairface-race",
 ]
-METHODS = [
-    "orth",
-    "orth-cali",
-    "cali",
-    "difference",
-    "equalise",
-    "cali+equalise",
-    "difference+equalise",
-    "paper",
-    "default",
-    "fair-pca",
-    "lian",
-    "leace",
-    "sfid",
-    "spd",
-    "roboshot",
-    "bend-vlm",
-    "suffix",
-    "each-value",
-]
 
 
 def closed_form() -> Iterator[tuple[str, Any]]:
@@ -69,6 +49,7 @@ def methods() -> Iterator[tuple[str, Any]]:
 
     import vldebias
     from vldebias import miniature
+    from vldebias.methods import METHODS
 
     model, _, tokenizer = miniature.load_clip()
     noise = torch.Generator().manual_seed(0)

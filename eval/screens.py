@@ -8,15 +8,13 @@ browser tests.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from eval.tables import RESULTS, plain_parser
-from tests.apps.browsing import COLOURS, answers, free_port, served, settled
+from tests.apps.browsing import COLOURS, answers, free_port, opened, served, settled
 from vldebias.utils.pictures import decode
 
 HEIGHTS = {1280: 900, 390: 844}  # screenshot heights by width
@@ -66,9 +64,8 @@ def screenshots_of(chromium: Browser, name: str, address: str, begin: Any = None
 
     `begin` is an action to perform on the page first, such as answering a question.
     """
-    for width in HEIGHTS:
-        with opened(chromium, width) as page:
-            page.goto(address)
+    for width, height in HEIGHTS.items():
+        with opened(chromium, address, width, height) as page:
             if begin is not None:
                 begin(page)
             page.locator("img").first.wait_for()
@@ -76,17 +73,6 @@ def screenshots_of(chromium: Browser, name: str, address: str, begin: Any = None
             png = page.screenshot(animations="disabled")
         few = decode(png).quantize(COLOURS)
         few.save(RESULTS / f"{name}-{width}.png", optimize=True)
-
-
-@contextmanager
-def opened(chromium: Browser, width: int) -> Iterator[Page]:
-    """Yield the page as a first-time visitor sees it."""
-    context = chromium.new_context(viewport={"width": width, "height": HEIGHTS[width]})
-    context.set_default_timeout(120_000)
-    try:
-        yield context.new_page()
-    finally:
-        context.close()
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.resampling import percentile_interval, wilson_interval
 from vldebias.measure.rows import CHANCES, Measurement, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.report.result import Result
@@ -187,6 +189,16 @@ def add_share(
     count = next(iter(n.values()))
     ends = wilson_interval(hits, count)
     part.add(metric, method, hits / count, ends, n=n, subset=subset)
+
+
+def resampled_ratio(
+    sums: NDArray[np.floating], resamples: int
+) -> tuple[float, tuple[float, float]]:
+    """Return the ratio of two totals, with its 95% interval over resampled rows of sums (n, 2)."""
+    rng = np.random.default_rng(0)
+    drawn = sums[rng.integers(0, len(sums), size=(resamples, len(sums)))].sum(axis=1)
+    total, of = sums.sum(axis=0)
+    return float(total / of), percentile_interval(drawn[:, 0] / drawn[:, 1])
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:

@@ -7,7 +7,6 @@ colours. `label` prints nothing to stdout, so its output on stderr is used.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
@@ -20,7 +19,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import vldebias.cli.common as common
-from eval.tables import RESULTS
+from eval.tables import RESULTS, plain_parser
 from vldebias.cli import app
 
 FOLDER = Path(__file__).parents[1] / "docs" / "terminal"
@@ -177,7 +176,7 @@ def shown(name: str, width: int) -> str:
 
 def main() -> None:
     """Write the output of the named commands, or of all."""
-    parser = argparse.ArgumentParser(description="Write the terminal output of commands.")
+    parser = plain_parser(__doc__)
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
     names = parser.parse_args().cases or list(CASES)
     FOLDER.mkdir(exist_ok=True)

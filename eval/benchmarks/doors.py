@@ -5,10 +5,10 @@
     python -m eval.benchmarks.doors --only queries
 
 All variants in a row are timed alternately in one run, and rows contain medians. For queries, these
-are CPU times on a single thread. For requests, they are the time that a client waits and the CPU
-time of the proxies. The flat search uses faiss if it is installed, and otherwise a matrix product
-and torch's `topk`. Because the image server answers immediately, the remaining time is spent in the
-proxies. The bare proxy uses the same libraries and forwards requests without parsing them.
+are CPU times on a single thread. For requests, they are the time that a client waits. The flat
+search uses faiss if it is installed, and otherwise a matrix product and torch's `topk`. Because the
+image server answers immediately, the remaining time is spent in the proxies. The bare proxy uses
+the same libraries and forwards requests without parsing them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from eval.benchmarks.servers import PROMPT, processor_seconds, running
+from eval.benchmarks.servers import PROMPT, running
 from eval.tables import medians, parser, records, show
 
 Row = dict[str, Any]
@@ -51,12 +51,10 @@ def of_queries(repetitions: int = 5) -> Iterator[Row]:
     for n in QUERIES:
         texts = [f"A photo of an experienced doctor in hospital {row}." for row in range(n)]
         vectors = embed(texts)
-        lists = vectors.tolist()
         seconds = medians(
             {
                 "search": lambda vectors=vectors: search(vectors),
                 "edit": lambda vectors=vectors, texts=texts: queries.edit(vectors, texts),
-                "edit of lists": lambda lists=lists, texts=texts: queries.edit(lists, texts),
             },
             repetitions,
             time.process_time,
@@ -101,14 +99,10 @@ def of_images(requests: int = REQUESTS) -> Iterator[Row]:
                 name: lambda url=url, body=body: client.post(url, json=body).raise_for_status()
                 for name, (url, _) in servers.items()
             }
-            before = {name: processor_seconds(file) for name, (_, file) in servers.items()}
             seconds = medians(calls, requests, time.perf_counter)
             row = {"what": "images", "images": n}
             row |= {f"{name}, ms": 1000 * value for name, value in seconds.items()}
             row["added to a bare proxy, ms"] = 1000 * (seconds["balanced"] - seconds["bare"])
-            for name in ("bare", "balanced"):
-                spent = processor_seconds(servers[name][1]) - before[name]
-                row[f"{name}, processor ms"] = 1000 * spent / (requests + 1)
             yield row
 
 

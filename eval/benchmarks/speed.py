@@ -10,8 +10,7 @@ depend on the machine, but ratios of times from the same run are comparable. A r
 that ours is faster by this factor. `difference` is the difference between the two results. If it is
 unknown or exceeds `within`, the row is neither printed nor written, and the command exits with 1.
 Rows whose ratio fell by more than a factor of 1.15 since the committed results are named.
-For attached towers, see `eval.benchmarks.towers`; for generation, training, labelling and serving,
-see `eval.benchmarks.overheads`.
+For generation, training, labelling and serving, see `eval.benchmarks.overheads`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from eval.benchmarks import overheads
-from eval.benchmarks.towers import towers
 from eval.tables import RESULTS, medians, parser, read_records, records
 from vldebias import losses, metrics
 from vldebias.projection.projection import CalibratedProjection
@@ -204,7 +202,6 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": of_losses,
     "fit": fits,
     "intervals": intervals,
-    "towers": towers,
     "generation": overheads.generation,
     "training": overheads.training,
     "label": overheads.label,

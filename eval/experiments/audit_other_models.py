@@ -31,14 +31,8 @@ from vldebias.metrics import Metric
 from vldebias.prompts import load_prompts
 
 STABLE_BIAS = Path(__file__).parents[1] / "counts" / "stable-bias.csv"
-MODEL_OF_NAME = {
-    "dalle2": "DALL-E 2",
-    "sd14": "Stable Diffusion 1.4",
-    "sd2": "Stable Diffusion 2",
-}
 GENDER = load_prompts("gender")
 ERROR = Metric("left_out_error", "distance from the mean of the other models", bounds=(0.0, 1.0))
-WIDTH = Metric("interval_width", "width of the range of the other models", bounds=(0.0, 1.0))
 SAME = Metric("same_lean", "leans as all other models do", bounds=(0.0, 1.0))
 OPPOSITE = Metric("opposite_lean", "leans the opposite way", bounds=(0.0, 1.0))
 LEAST = 2  # minimum number of other models with counts for an occupation
@@ -101,46 +95,37 @@ def add_rows(out: TaskResult, table: pd.DataFrame) -> None:
     out.add(ERROR, NONE, float(error.mean()), (spread.low, spread.high), n=n, subset=SUBSET)
     inside = (table["low"] <= table["share"]) & (table["share"] <= table["high"])
     add_share(out, "interval_coverage", NONE, int(inside.sum()), n, SUBSET)
-    out.add(WIDTH, NONE, float((table["high"] - table["low"]).mean()), n=n, subset=SUBSET)
     agreed = table[table["lean_of_others"] != 0]
     n_agreed = {"agreed occupations": len(agreed)}
-    if len(agreed):
-        n_same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
-        opposite = int((agreed["lean"] == -agreed["lean_of_others"]).sum())
-        add_share(out, SAME, NONE, n_same, n_agreed, SUBSET)
-        add_share(out, OPPOSITE, NONE, opposite, n_agreed, SUBSET)
+    n_same = int((agreed["lean"] == agreed["lean_of_others"]).sum())
+    opposite = int((agreed["lean"] == -agreed["lean_of_others"]).sum())
+    add_share(out, SAME, NONE, n_same, n_agreed, SUBSET)
+    add_share(out, OPPOSITE, NONE, opposite, n_agreed, SUBSET)
 
 
 def measure() -> Iterator[TaskResult]:
-    """Measure each held-out model, and then all of them together."""
+    """Measure all held-out models together."""
     shipped = shipped_counts()
-    tables = {}
+    tables = []
     for name, counts in (shipped | stable_bias_counts()).items():
         others = {other_name: table for other_name, table in shipped.items() if other_name != name}
-        tables[name] = compared(counts, others)
-    for name, table in (tables | {"all models": pd.concat(tables.values())}).items():
-        out = TaskResult(
-            TaskProvenance(
-                task=name,
-                description=(
-                    "Shares of women by occupation in the images of one model, compared with the"
-                    " counts of the other models; occupations count as independent."
-                ),
-                model=MODEL_OF_NAME.get(name, name),
-                split="occupations",
-                seeds=[0],
-                n={"occupations": len(table)},
-                settings={
-                    "opposite": sorted(
-                        set(table.index[table["lean"] * table["lean_of_others"] == -1])
-                    )
-                },
-            )
+        tables.append(compared(counts, others))
+    table = pd.concat(tables)
+    out = TaskResult(
+        TaskProvenance(
+            task="all models",
+            description=(
+                "Shares of women by occupation in the images of one model, compared with the"
+                " counts of the other models; occupations count as independent."
+            ),
+            model="all models",
+            split="occupations",
+            seeds=[0],
+            n={"occupations": len(table)},
         )
-        rows = table[table["n"] >= LEAST]
-        if len(rows):
-            add_rows(out, rows)
-        yield out
+    )
+    add_rows(out, table[table["n"] >= LEAST])
+    yield out
 
 
 def main() -> None:

@@ -17,11 +17,10 @@ the training set, so no edit uses labels. CIDEr is CIDEr-D (Vedantam et al., 201
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import vldebias
 from eval.photographs import folder
+from eval.tables import parser
 from vldebias.measure.rows import NONE
 from vldebias.metrics import Metric, register_metric
 from vldebias.prompts import load_prompts
@@ -44,26 +44,25 @@ PREFIX, WIDTH, LONGEST = 4, 160, 18
 EPOCHS, BATCH = 7, 128
 DIRECTIONS = 2000  # photographs from whose captions the directions are estimated
 PAIRS = 400  # pairs of a photograph of a woman and one of a man
-# Male, female and neutral words that the captioner may write.
+# Male and female words that the captioner may write.
 WORDS = (
-    ("man", "woman", "person"),
-    ("men", "women", "people"),
-    ("boy", "girl", "child"),
-    ("boys", "girls", "children"),
-    ("guy", "lady", "person"),
-    ("guys", "ladies", "people"),
-    ("he", "she", "they"),
-    ("his", "her", "their"),
-    ("him", "her", "them"),
-    ("himself", "herself", "themselves"),
-    ("father", "mother", "parent"),
-    ("son", "daughter", "child"),
-    ("brother", "sister", "sibling"),
-    ("groom", "bride", "person"),
-    ("male", "female", "person"),
+    ("man", "woman"),
+    ("men", "women"),
+    ("boy", "girl"),
+    ("boys", "girls"),
+    ("guy", "lady"),
+    ("guys", "ladies"),
+    ("he", "she"),
+    ("his", "her"),
+    ("him", "her"),
+    ("himself", "herself"),
+    ("father", "mother"),
+    ("son", "daughter"),
+    ("brother", "sister"),
+    ("groom", "bride"),
+    ("male", "female"),
 )
 Edit = Callable[[Tensor], Tensor]
-# Edits logits (n, words) of rows (n,) at a step, given whether each row has stated a gender.
 Captions = dict[str, list[str]]
 CIDER = register_metric(Metric("cider", "CIDEr-D", "utility", "higher", (0.0, 10.0)))
 
@@ -128,15 +127,12 @@ class Captioner(nn.Module):
         features: Tensor,
         *,
         edit_features: Edit | None = None,
-        edit_prefix: Edit | None = None,
         edit_hidden: Edit | None = None,
-        edit_logits: Edit | None = None,
     ) -> tuple[list[str], list[Tensor]]:
         """Return greedy captions, and the log-probabilities (n, words) of each step."""
         self.eval()
         x = self.normalised(features)
         prefix = self.connector(x if edit_features is None else edit_features(x))
-        prefix = prefix if edit_prefix is None else edit_prefix(prefix)
         embeddings = self.decoder.get_input_embeddings()
         start = embeddings(torch.full((len(x), 1), START))
         inputs = torch.cat([prefix.view(len(x), PREFIX, WIDTH), start], 1)
@@ -151,7 +147,6 @@ class Captioner(nn.Module):
             logits = self.decoder.lm_head(hidden)
             logits[:, [PAD, START, UNKNOWN]] = -1e9
             steps.append(logits.log_softmax(1))
-            logits = logits if edit_logits is None else edit_logits(logits)
             ids.append(logits.argmax(1))
             inputs = embeddings(ids[-1])[:, None]
         texts = []
@@ -218,11 +213,10 @@ def without(rows: Tensor) -> Edit:
     return lambda x: x - x @ basis.T @ basis
 
 
-def leace(features: Tensor, genders: Tensor, *, about_midpoint: bool) -> Edit:
+def leace(features: Tensor, genders: Tensor) -> Edit:
     """Return least-squares concept erasure for one binary concept (Belrose et al., 2023).
 
-    The covariance is shrunk by 1%. About the midpoint of the two means instead of the mean of all
-    images, the edit does not move images towards the more frequent gender.
+    The covariance is shrunk by 1%.
     """
     centre = features.mean(0)
     covariance = torch.cov(features.T)
@@ -230,18 +224,7 @@ def leace(features: Tensor, genders: Tensor, *, about_midpoint: bool) -> Edit:
     cross = ((features - centre) * (genders - genders.mean())[:, None]).mean(0)
     reader = torch.linalg.solve(covariance + ridge, cross)
     reader = reader / (cross @ reader)
-    if about_midpoint:
-        centre = (features[genders > 0].mean(0) + features[genders < 0].mean(0)) / 2
     return lambda x: x - ((x - centre) @ reader)[:, None] * cross
-
-
-def merged(codes: Mapping[int, int], logits: Tensor) -> Tensor:
-    """Return logits in which the probability of each gendered word belongs to its neutral word."""
-    chances = logits.softmax(1)
-    moved = chances.clone()
-    moved[:, list(codes)] = 0
-    moved.index_add_(1, torch.tensor(list(codes.values())), chances[:, list(codes)])
-    return (moved + 1e-12).log()
 
 
 class Odds:
@@ -249,8 +232,8 @@ class Odds:
 
     def __init__(self, model: Captioner, texts: Sequence[str], steps: Sequence[Tensor]) -> None:
         codes = model.code_of
-        female = [codes[f] for f in {f for _, f, _ in WORDS} if f in codes]
-        male = [codes[m] for m in {m for m, _, _ in WORDS} if m in codes]
+        female = [codes[f] for f in {f for _, f in WORDS} if f in codes]
+        male = [codes[m] for m in {m for m, _ in WORDS} if m in codes]
         gendered = {model.vocabulary[code] for code in (*female, *male)}
         self.values = np.zeros(len(texts))
         for row, text in enumerate(texts):
@@ -312,16 +295,13 @@ def edited_captions(
     signs = torch.tensor([{"female": 1.0, "male": -1.0}.get(word, 0.0) for word in own])
     x = model.normalised(chosen)[signs != 0]
     signs = signs[signs != 0]
-    with torch.no_grad():
-        prefix = model.connector(x)
     women = x[signs > 0]
     men = x[signs < 0]
     pairs = torch.stack([women[rng.choice(len(women), PAIRS)], men[rng.choice(len(men), PAIRS)]], 1)
     cali = vldebias.CalibratedProjection(lam=1000.0).fit(pairs)
     codes = model.code_of
     output = model.decoder.lm_head.weight.detach()
-    known = [(codes[m], codes[f]) for m, f, _ in WORDS if m in codes and f in codes]
-    neutral = {codes[w]: codes[n] for m, f, n in WORDS for w in (m, f) if w in codes and n in codes}
+    known = [(codes[m], codes[f]) for m, f in WORDS if m in codes and f in codes]
     write = partial(model.write, features)
     texts, steps = write()
     captions = {NONE: texts}
@@ -329,23 +309,11 @@ def edited_captions(
         "features, difference of means": {
             "edit_features": without((women.mean(0) - men.mean(0))[None])
         },
-        "features, LEACE": {"edit_features": leace(x, signs, about_midpoint=False)},
-        "features, LEACE about the midpoint": {
-            "edit_features": leace(x, signs, about_midpoint=True)
-        },
+        "features, LEACE": {"edit_features": leace(x, signs)},
         "features, cali": {"edit_features": cali},
-        "features, orth of 20 directions of pairs": {
-            "edit_features": without(
-                torch.linalg.svd(pairs[:, 0] - pairs[:, 1], full_matrices=False)[2][:20]
-            )
-        },
-        "connector, LEACE about the midpoint": {
-            "edit_prefix": leace(prefix, signs, about_midpoint=True)
-        },
         "hidden states, orth of word differences": {
             "edit_hidden": without(torch.stack([output[m] - output[f] for m, f in known]))
         },
-        "logits, neutral words always": {"edit_logits": partial(merged, neutral)},
     }
     for title, edit in edits.items():
         captions[title] = write(**edit)[0]
@@ -380,9 +348,8 @@ def abstained(
 
 def main() -> None:
     """Train the captioner, measure each edit, and write the result."""
-    options = argparse.ArgumentParser(description=__doc__)
+    options = parser(__doc__)
     options.add_argument("--captions", type=Path, required=True)
-    options.add_argument("--json", type=Path, required=True)
     arguments = options.parse_args()
     torch.manual_seed(0)
     captions = read_captions(arguments.captions)
@@ -411,7 +378,8 @@ def main() -> None:
             update={"metric": "cider", "value": score, "interval": (score, score), "change": None}
         )
         result.rows.append(cost)
-    result.write(arguments.json)
+    if arguments.json:
+        result.write(arguments.json)
     print(result)
 
 

@@ -342,8 +342,7 @@ def which_loss(cell: Cell) -> dict[str, Any]:
     """Score one arm on held-out renders.
 
     For InfoNCE, also score a second training run that excludes the pairs with the lowest early
-    scores ("filtered"). For a pretrained model, also score the average of its weights before and
-    after training ("WiSE-FT").
+    scores ("filtered").
     """
     start, seed, arm = cell["start"], cell["seed"], cell["arm"]
     if arm == "not trained":
@@ -354,15 +353,7 @@ def which_loss(cell: Cell) -> dict[str, Any]:
     trained, watch = watched(cell, images, texts)
     if cell.get("tuning"):
         return {"validation": watch.seen[-1]}
-    figures, end = worth(start, trained), copy.deepcopy(trained.model.state_dict())
-    if arm in cell["mixed"]:
-        initial_state = learner(start, seed).model.state_dict()
-        trained.model.load_state_dict(
-            {name: torch.lerp(initial_state[name].float(), end[name].float(), 0.5) for name in end}
-        )
-        figures |= {
-            f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, trained).items()
-        }
+    figures = worth(start, trained)
     if arm == "InfoNCE":
         trained.model.load_state_dict(watch.early)
         again = filtered(cell, trained, images, texts)

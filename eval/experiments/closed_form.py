@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from eval.experiments import embeddings
 from eval.photographs import is_present
 from eval.tables import parser, run
 from vldebias import CalibratedProjection, load_prompts
+from vldebias.hosts import Host
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import bootstrap_interval, max_skew
 
@@ -48,14 +50,16 @@ class Space:
     groups: np.ndarray[Any, Any]  # (i,) strings
 
 
+def embedded(host: Host, texts: Sequence[str]) -> Tensor:
+    """Return unit embeddings (n, d)."""
+    return normalize(host.embed(list(texts)).double(), dim=-1)
+
+
 def miniature() -> Space:
     """Return profession prompts and 240 rendered portraits of equally many men and women."""
     prompt_set = load_prompts("professions-gender")
     host, open_world = embeddings.miniature()
-
-    def embed(texts: Sequence[str]) -> Tensor:
-        return normalize(host.embed(list(texts)).double(), dim=-1)
-
+    embed = partial(embedded, host)
     images = open_world("portraits", n=240, seed=85)
     gender = images.column("gender")
     return Space(
@@ -80,12 +84,9 @@ def celeba() -> Space | None:
     if not is_present(embeddings.FILE):
         return None
     gallery = embeddings.celeba()
-
-    def embed(texts: Sequence[str]) -> Tensor:
-        return normalize(gallery.texts.embed(list(texts)).double(), dim=-1)
-
+    embed = partial(embedded, gallery.texts)
     pairs = torch.stack([embed(side) for side in zip(*gallery.prompt_set.variants, strict=True)], 1)
-    (pool,) = gallery.pools([0])
+    pool = gallery.pool(0)
     return Space(
         name="CLIP ViT-B/32, CelebA",
         pairs=pairs,

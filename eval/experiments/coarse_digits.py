@@ -36,7 +36,6 @@ from vldebias.utils.pictures import subplots, write_png
 
 RARE = 8
 FINE, FINE_EMBEDDINGS = "fine accuracy", "fine accuracy of embeddings"
-COARSE = "coarse accuracy"
 PAIRS = ("same digit", "other digit of the class", "other class")
 
 
@@ -57,8 +56,6 @@ def work(cell: Cell) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for metric, (known, asked) in ((FINE, features), (FINE_EMBEDDINGS, embeddings)):
         figures |= scored(metric, correct(known, truth[0], asked, truth[1]))
-    coarse = [(labels >= 5).astype(np.int64) for labels in truth]
-    figures |= scored(COARSE, correct(features[0], coarse[0], features[1], coarse[1]))
     for name, cosines in pair_cosines(embeddings[1], test.labels).items():
         figures[f"cosine, {name}"] = float(cosines.mean())
     clusters = strata(embeddings[0], images.labels >= 5, cell["clusters"], cell["seed"])

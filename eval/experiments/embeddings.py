@@ -10,10 +10,8 @@ loaded from the folder in VLDEBIAS_REAL, or from ../shared/real next to the chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +28,6 @@ FILE = "celeba1000_vitb32_openai.npz"
 PER_GENDER = 402
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
-
-
-def file() -> Path:
-    """Return the path of the real embeddings; the file may not exist."""
-    return folder() / FILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +49,18 @@ class Gallery:
         """Return gender codes (n,) in the order male, female."""
         return self.images.column("gender").codes
 
-    def pools(self, seeds: Sequence[Any], among: Rows | None = None) -> list[Rows]:
-        """Sample rows with equally many men and women for each seed, with up to PER_GENDER each."""
+    def pool(self, seed: int, among: Rows | None = None) -> Rows:
+        """Sample rows with equally many men and women, with up to PER_GENDER each."""
         among = np.arange(len(self.images)) if among is None else among
         groups = [among[self.gender[among] == code] for code in (0, 1)]
         size = min(PER_GENDER, *map(len, groups))
-        draws = [np.random.default_rng(seed) for seed in seeds]
-        return [
-            np.concatenate([rng.choice(group, size, replace=False) for group in groups])
-            for rng in draws
-        ]
+        rng = np.random.default_rng(seed)
+        return np.concatenate([rng.choice(group, size, replace=False) for group in groups])
 
 
 def celeba() -> Gallery:
     """Return 1000 CelebA images with gender and age, and queries for 51 professions."""
-    with np.load(file(), allow_pickle=False) as arrays:
+    with np.load(folder() / FILE, allow_pickle=False) as arrays:
         read = {name: arrays[name] for name in arrays.files}
 
     def attribute(name: str, yes: str, no: str) -> Labels:

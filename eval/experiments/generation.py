@@ -10,21 +10,17 @@ The prompts are "A photo of a {profession}.", and the classifier of the miniatur
 images. There are three fits, each on 80 of the world's 100 professions and tested on the other 20.
 The first fit uses the packaged set, and the others hold out random professions. Intervals are over
 fits and professions (fits are resampled first, then the professions in each). Images are generated
-with ten steps, because the subject is recognised as often as with twenty. For prompts without a
-profession, the experiment measures how many images that show a person (or a bird) without a method
+with ten steps, because the subject is recognised as often as with twenty. For prompts about people
+without a profession, the experiment measures how many images that show a person without a method
 still do so with it.
 
     none          the unmodified pipeline
-    default       debias(pipe, set, method="default"), which is calibration with lam lowered until
-                  other prompts are preserved
     difference    P0 for the difference between the values
-    fair pca      fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without noise
-                  and with one fit
     cali          the settings in the paper
     stated value  "balanced-prompts", which states a value for each image in its prompt
 
 The expected discrepancy of n images for a fair prompt is about sqrt(0.5 / n), which biases ratios
-to "none" upwards. `discrepancy_squared` and its ratio are corrected for this bias.
+to "none" upwards. `discrepancy_squared` is corrected for this bias.
 """
 
 from __future__ import annotations
@@ -57,13 +53,13 @@ from vldebias.methods import (
 )
 from vldebias.metrics import Metric
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
-from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
+from vldebias.miniature.words import GENDERS, PROFESSIONS, WORLDS
 from vldebias.prompts import PromptSet, fill, load_prompts
 from vldebias.utils.files import digest
 from vldebias.utils.progress import Progress
 
 SET = "professions-gender"
-STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12
+STEPS, GUIDANCE, BATCH = 10, 3.0, 60
 SEEDS = (0, 1, 2)
 FITS, LEFT_OUT = 3, 20  # number of fits, and of professions that each holds out
 OUTSIDE_IMAGES = 4  # number of images per outside prompt
@@ -71,21 +67,12 @@ SURE = 0.8  # judge probability below which a gender counts as unknown
 SHARE = Metric(
     "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
 )
-SHARE_OF_SQUARES = Metric(
-    "discrepancy_squared, share of none",
-    "squared gap from even shares, remaining share",
-    "fact",
-    "lower",
-)
 SHOWS = Metric("shows what was asked for", "shows what was asked for", "utility", "higher")
-OUTSIDE = {  # prompts without a profession by world
-    "portraits": [
-        "A photo of a person.",
-        "A photo of a celebrity.",
-        *(fill("A photo of a {concept} person.", concept=concept) for concept in CONCEPTS),
-    ],
-    "birds": [fill("A photo of a {concept}.", concept=bird) for bird in (*CLASSES, *SPECIES[::2])],
-}
+OUTSIDE = [  # prompts about people without a profession
+    "A photo of a person.",
+    "A photo of a celebrity.",
+    *(fill("A photo of a {concept} person.", concept=concept) for concept in CONCEPTS),
+]
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
 Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
@@ -98,14 +85,12 @@ class Form:
     Attributes:
         draw: A function from prompts, generators and a seed to pixels.
         fitted: Whether the method is fitted to professions.
-        fits: The number of fits that are measured.
     """
 
     name: str
     draw: Draw
     source: str = "this package"
     fitted: bool = True
-    fits: int = FITS
 
 
 @cache
@@ -151,30 +136,17 @@ class Studio:
     def pixels(
         self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int
     ) -> Pixels:
-        """Return pixels (prompts * images, h, w, 3), in blocks that can be extended later."""
-        starts = range(0, images, BLOCK)
-        blocks = [
-            self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed) for i in starts
-        ]
-        by_prompt = [block.reshape(len(prompts), -1, *block.shape[1:]) for block in blocks]
-        return np.concatenate(by_prompt, axis=1).reshape(-1, *blocks[0].shape[1:])
-
-    def _block(
-        self, form: Form, part: str, prompts: Sequence[str], images: range, seed: int
-    ) -> Pixels:
-        path = (
-            self.work
-            / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
-        )
+        """Return pixels (prompts * images, h, w, 3)."""
+        path = self.work / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images}.npy"
         if path.is_file():
             return np.load(path)
-        rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in images]
+        rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in range(images)]
         batches, done = [rows[i : i + BATCH] for i in range(0, len(rows), BATCH)], []
         with Progress() as progress:
             for batch in progress.track(batches, description=f"{form.name} {part}"):
                 texts, starts = zip(*batch, strict=True)
                 started = [torch.Generator().manual_seed(s) for s in starts]
-                done.append(form.draw(texts, started, 10_000 * seed + images.start))
+                done.append(form.draw(texts, started, 10_000 * seed))
         kept = (
             (torch.cat(done).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         )
@@ -196,10 +168,8 @@ class Studio:
                 source="",
                 fitted=False,
             ),
-            Form("default", self.attached("default", fit)),
             Form("stated value", self.stated, fitted=False),
             Form("cali", self.attached("paper", fit), source="Chuang et al., 2023"),
-            Form("fair pca", self.attached("fair-pca", fit), source="Fu et al., 2025", fits=1),
             Form("difference", self.attached("difference", fit)),
         ]
 
@@ -256,7 +226,7 @@ def over_fits(
     """Add a row for each method with the mean of the values (prompts,), or its ratio to "none".
 
     `fits` (prompts,) is the fit that holds out each prompt. Fits are resampled first, and then the
-    prompts in each. With a single fit, only prompts are resampled.
+    prompts in each.
     """
     rows = {name: np.asarray(own, dtype=np.float64) for name, own in values.items()}
     rng = np.random.default_rng(0)
@@ -265,8 +235,7 @@ def over_fits(
         means = {name: float(own[places].mean()) for name, own in rows.items()}
         return {name: mean / means["none"] if share else mean for name, mean in means.items()}
 
-    labels = fits if len(set(fits.tolist())) > 1 else np.arange(len(fits))
-    members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    members = [np.flatnonzero(fits == fit) for fit in np.unique(fits)]
     draws: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(2000):
         chosen = [members[i] for i in rng.integers(len(members), size=len(members))]
@@ -282,12 +251,12 @@ def over_fits(
     )
 
 
-def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def unseen_codes(studio: Studio, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the genders and professions in images of held-out professions, both with shape
-    (fits * LEFT_OUT, images)."""
+    (FITS * LEFT_OUT, images)."""
     genders: list[NDArray[Any]] = []
     professions: list[NDArray[Any]] = []
-    for fit, split in enumerate(splits()[:fits]):
+    for fit, split in enumerate(splits()):
         (form,) = [form for form in studio.forms(fit) if form.name == name]
         answers = []
         for seed in SEEDS:
@@ -300,50 +269,44 @@ def unseen_codes(studio: Studio, name: str, fits: int) -> tuple[NDArray[Any], ND
     return np.concatenate(genders), np.concatenate(professions)
 
 
-def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) -> None:
-    """Add the rows for some forms and the held-out professions in the first fits."""
+def unseen(result: TaskResult, studio: Studio, names: Sequence[str]) -> None:
+    """Add the rows for some forms and the held-out professions in all fits."""
     left_out: list[str] = []
-    for split in splits()[:fits]:
+    for split in splits():
         left_out += [name.lower() for name in split.held_out_class_names]
     expected = np.array([[PROFESSIONS.index(name)] for name in left_out])
     gaps: dict[str, Floats] = {}
     squares: dict[str, Floats] = {}
     right: dict[str, Floats] = {}
     for name in names:
-        gender, profession = unseen_codes(studio, name, fits)
+        gender, profession = unseen_codes(studio, name)
         counts = np.stack([(gender == value).sum(1) for value in range(len(GENDERS))], axis=1)
         gaps[name] = discrepancies(counts)
         squares[name] = squared_discrepancies(counts)
         right[name] = (profession == expected).mean(1)
-    n = {"professions": len(left_out), "images each": studio.images * len(SEEDS), "fits": fits}
-    fit_of_row = np.repeat(np.arange(fits), LEFT_OUT)
+    n = {"professions": len(left_out), "images each": studio.images * len(SEEDS), "fits": FITS}
+    fit_of_row = np.repeat(np.arange(FITS), LEFT_OUT)
     for metric, values in (
         ("discrepancy", gaps),
         (SHARE, gaps),
         ("discrepancy_squared", squares),
-        (SHARE_OF_SQUARES, squares),
         ("recognised", right),
     ):
-        share = metric in (SHARE, SHARE_OF_SQUARES)
+        share = metric is SHARE
         over_fits(result, metric, values, fit_of_row, subset="unseen professions", n=n, share=share)
 
 
-def outside(
-    result: TaskResult, studio: Studio, world: str, names: Sequence[str], fits: int
-) -> None:
-    """Add the share of images that show the requested subject with "none" and with each form."""
-    prompts, shown = OUTSIDE[world], dict[str, list[NDArray[np.bool_]]]()
-    for fit in range(fits):
+def outside(result: TaskResult, studio: Studio, names: Sequence[str]) -> None:
+    """Add the share of images that show a person with "none" and with each form."""
+    shown = dict[str, list[NDArray[np.bool_]]]()
+    for fit in range(FITS):
         for form in studio.forms(fit):
             if form.name in names:
                 # Images of forms that are not fitted are generated only once.
-                part = f"outside-{world}-{fit if form.fitted else 0}"
-                predicted_world = judged(
-                    studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0])
-                )["world"]
-                shown.setdefault(form.name, []).append(
-                    (predicted_world == WORLDS.index(world)).reshape(len(prompts), -1)
-                )
+                part = f"outside-portraits-{fit if form.fitted else 0}"
+                pixels = studio.pixels(form, part, OUTSIDE, OUTSIDE_IMAGES, SEEDS[0])
+                is_person = judged(pixels)["world"] == WORLDS.index("portraits")
+                shown.setdefault(form.name, []).append(is_person.reshape(len(OUTSIDE), -1))
     # Whether each form shows the subject, with shape (fits * prompts, images).
     is_shown = {name: np.concatenate(own) for name, own in shown.items()}
     totals = is_shown["none"].sum(1)
@@ -351,9 +314,9 @@ def outside(
     values = {}
     for name, own in is_shown.items():
         values[name] = (own & is_shown["none"])[has_any].sum(1) / totals[has_any]
-    n = {"prompts": len(prompts), "images each": OUTSIDE_IMAGES, "fits": fits}
-    fit_of_row = np.repeat(np.arange(fits), len(prompts))[has_any]
-    over_fits(result, SHOWS, values, fit_of_row, subset=f"outside the fit, {world}", n=n)
+    n = {"prompts": len(OUTSIDE), "images each": OUTSIDE_IMAGES, "fits": FITS}
+    fit_of_row = np.repeat(np.arange(FITS), len(OUTSIDE))[has_any]
+    over_fits(result, SHOWS, values, fit_of_row, subset="outside the fit, portraits", n=n)
 
 
 def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult]:
@@ -375,7 +338,7 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
         attribute=SET,
         attribute_hash=load_prompts(SET).hash,
         split="generated",
-        methods={form.name: {"source": form.source, "fits": form.fits} for form in forms},
+        methods={form.name: {"source": form.source} for form in forms},
         seeds=list(SEEDS),
         n={"images each and seed": studio.images, "outside": OUTSIDE_IMAGES},
         settings={
@@ -387,13 +350,9 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
         },
     )
     result = TaskResult(provenance)
-    for fits in (FITS, 1):
-        part = TaskResult(provenance)
-        names = [form.name for form in forms if form.fits == fits or form.name == "none"]
-        unseen(part, studio, names, fits)
-        for world in OUTSIDE:
-            outside(part, studio, world, names, fits)
-        result.rows += [row for row in part.rows if fits == FITS or row.method != "none"]
+    names = [form.name for form in forms]
+    unseen(result, studio, names)
+    outside(result, studio, names)
     yield result
 
 

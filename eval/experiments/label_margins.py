@@ -33,7 +33,7 @@ EASY, HARD = "scikit-learn's digits", "MNIST"
 def task(data: str) -> tuple[torch.Tensor, np.ndarray]:
     """Return grey images (n, 64) of 8 x 8 pixels in [0, 1], and their digits (n,)."""
     if data == HARD:
-        images, digits = read("mnist", "test")
+        images, digits = read("test")
         pixels = nn.functional.adaptive_avg_pool2d(images / 255, 8).flatten(1)
         return pixels, digits.astype(np.int64)
     images, digits = load_digits(return_X_y=True)

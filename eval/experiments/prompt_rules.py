@@ -1,10 +1,7 @@
-"""Measure how often balanced prompts match human labels, by label and kind.
+"""Compare balanced prompts with labelled prompts, as in `tests/wording/labelled.jsonl`.
 
-    python -m eval.experiments.prompt_rules
-    python -m eval.experiments.prompt_rules mine.jsonl --json FILE
-
-The default file is `tests/wording/labelled.jsonl`. A line has the format {"prompt": ...,
-"attribute": ..., "label": ...}, where the label is the correct result:
+A line has the format {"prompt": ..., "attribute": ..., "label": ...}, where the label is the
+correct result:
 
     open                        a value is inserted
     fixed, stated, named, none  the prompt is left unchanged
@@ -15,33 +12,24 @@ The default file is `tests/wording/labelled.jsonl`. A line has the format {"prom
     rewritten                   the two "expected" texts for women and for men, or unchanged if
                                 there are none, where "prompt" is a rewritten version of "original"
 
-A "kind" ("several", "markup") is counted in addition to the label. A prompt that is changed in a
-different way is a wrong edit, which is worse than an unchanged prompt, because nobody checks the
-text. The word lists were compiled with knowledge of the prompts in `labelled.jsonl`, so its
-rates are not estimates for other prompts. Intervals are Wilson intervals.
+A "kind" may replace the label. A prompt that is changed in a different way is a wrong edit, which
+is worse than an unchanged prompt, because nobody checks the text. `eval.ablate_rules` counts both.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.tables import add_share, parser, run
 from vldebias.errors import InvalidInputError
-from vldebias.measure.metric import Metric
-from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.prompts import load_prompts
 from vldebias.wording import balance_prompts
 
-LABELLED = Path(__file__).parents[2] / "tests" / "wording" / "labelled.jsonl"
-METHOD = "balanced-prompts"
 LEFT = ("fixed", "stated", "named", "none")
-RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))
-WRONG = Metric("wrong_edits", "changed, but not as labelled", "utility", "lower", (0.0, 1.0))
 IMAGES = 4
 
 
@@ -71,7 +59,6 @@ def read(path: Path) -> list[dict[str, Any]]:
         rows.append({"prompt": row["prompt"], "attribute": attribute} | {"label": label})
         rows[-1]["expected"] = [expected] if isinstance(expected, str) else list(expected)
         rows[-1]["original"] = row.get("original")
-        rows[-1]["kind"] = row.get("kind") if row.get("label") else None
     return rows
 
 
@@ -123,48 +110,3 @@ def _has_one_value(prompt: str, attribute: str) -> bool:
     """Return whether any of four images of a group has a single value, with even shares."""
     balanced = balance_prompts([prompt] * IMAGES, attribute, seed=0)
     return any(isinstance(value, str) for value in balanced.values)
-
-
-def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
-    """Yield the rates by label and kind for each file."""
-    for path in paths:
-        rows = read(path)
-        decisions = [decide(row) for row in rows]
-        part = TaskResult(TaskProvenance(task=path.stem, description="labelled prompts", seeds=[0]))
-        by_label = grouped(decisions, [decision.label for decision in decisions])
-        for label, alike in by_label.items():
-            add_rates(part, label, alike)
-        by_kind = grouped(decisions, [row["kind"] for row in rows])
-        by_kind.pop(None, None)
-        wrong = sum(each.is_changed and not each.is_right for each in decisions)
-        add_share(part, WRONG, METHOD, wrong, {"prompts": len(decisions)}, "all")
-        for kind, alike in by_kind.items():
-            add_rates(part, f"kind: {kind}", alike)
-        yield part
-
-
-def grouped(decisions: Sequence[Decision], keys: Sequence[Any]) -> dict[Any, list[Decision]]:
-    """Group decisions by key, in order of first occurrence."""
-    groups: dict[Any, list[Decision]] = {}
-    for decision, key in zip(decisions, keys, strict=True):
-        groups.setdefault(key, []).append(decision)
-    return groups
-
-
-def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
-    """Add the share of correct decisions."""
-    right = sum(decision.is_right for decision in decisions)
-    add_share(part, RIGHT, METHOD, right, {"prompts": len(decisions)}, title)
-
-
-def main() -> None:
-    """Measure the given files."""
-    options = parser(__doc__)
-    options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
-    args = options.parse_args()
-    name = args.json.stem if args.json else "prompt_rules"  # the result has the name of its file
-    run(name, lambda: measure(args.files or [LABELLED]), args.json)
-
-
-if __name__ == "__main__":
-    main()

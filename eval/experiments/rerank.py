@@ -3,18 +3,16 @@
     python -m eval.experiments.rerank --json eval/results/rerank.json
     python -m eval.experiments.rerank --work DIR   # store each gallery, and resume after a break
 
-The packaged photographs are always searched, and so are the collections in $VLDEBIAS_REAL if they
-are present. Each gallery is searched with equally many images of each value, and with one value
-thinned to 20% (for two values, each of them in turn), in several draws. k is a twentieth of the
-gallery, and at least 10. MaxSkew is measured against the gallery's own shares, and chance is a
-random ranking.
+The collections are those in $VLDEBIAS_REAL. Each gallery is searched with equally many images of
+each value, and with one value thinned to 20% (for two values, each of them in turn), in several
+draws. k is a twentieth of the gallery, and at least 10. MaxSkew is measured against the gallery's
+own shares, and chance is a random ranking.
 
 "left" is the skew above chance after a method, divided by that of the search. Skew below chance
 counts as 0. There is no such ratio if the skew of the search is less than 0.02 above chance.
 "retained" is the share of each value's own first hits that are among the first k, and "stay" the
-share of the first k that stay. A query is worse if its MaxSkew rises by more
-than 0.1, and a kind of queries if the 95% interval for its change is above 0. "prefix" is the
-largest difference between the number of images of a value in a prefix of the first k and its share.
+share of the first k that stay. A kind of queries is worse if the 95% interval for the change in
+its mean MaxSkew is above 0.
 
 "re-rank, fitted to true labels" shows what better probabilities from the same cosines would change:
 a logistic regression predicts the true labels from them.
@@ -30,40 +28,30 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 import vldebias
 from eval.experiments import embeddings
-from eval.photographs import Photographs, is_present, unit
+from eval.photographs import is_present, unit
 from eval.photographs.searches import Cell, celeba, photographs
 from eval.tables import parser, run, stored
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts import resolve
 from vldebias.hosts.edits import TEXT
 from vldebias.measure.rankings import max_skews
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
-from vldebias.methods import Problem, Rerank
+from vldebias.methods import Problem
 from vldebias.metrics import Metric
-from vldebias.miniature import load_photographs
 from vldebias.projection.edit import Edit
 from vldebias.reranking import Positions
 from vldebias.reranking.index import IndexGroups
-from vldebias.study import load_suite
 from vldebias.study.tasks import images
-from vldebias.utils.arrays import Floats
 
 RESAMPLES = 200
 DRAWS = 4  # number of samples of the thinned value
 QUERIES = 60  # number of queries per gallery, spread over all kinds
 LEAST = 0.02  # minimum skew above chance of a search, for the share that is left
 RANDOM = "random"
-METHODS = {
-    "query edit": "default",
-    "quota": "rerank-quota",
-    "edit, then re-rank": "default+rerank",
-    "re-rank": "rerank",
-}
+METHODS = {"query edit": "default", "re-rank": "rerank"}
 """Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default, which is
 `method="expected"` if the groups separate."""
 FITTED = "re-rank, fitted to true labels"
@@ -71,19 +59,15 @@ FIGURES = {
     "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
     "retained": Metric("retained", "retained hits", "utility", "higher"),
     "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
-    "worse": Metric("worse", "queries with a higher MaxSkew, by more than 0.1", "bias", "lower"),
     "kinds worse": Metric("kinds_worse", "kinds of queries that are surely worse", "fact", "lower"),
     "kinds": Metric("kinds", "kinds of queries"),
-    "prefix": Metric("prefix", "largest deviation in a prefix, in images", "bias", "lower"),
 }
 SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
 WORST = Metric("left_most", "the same in the worst gallery", "bias", "lower")
-ABOVE = Metric("above_edit", "galleries with more left than by the query edit", "fact", "lower")
 
 
 def cells() -> Iterator[Cell]:
     """Yield an even gallery for each collection and attribute."""
-    yield packaged()
     if is_present("photos"):
         # Faces of one age or race, whose galleries are small, are left out.
         yield from (cell for cell in photographs(0) if not cell.name.startswith("faces, "))
@@ -96,25 +80,6 @@ def with_fewer_queries(cell: Cell) -> Cell:
     most = QUERIES // len(cell.kinds)
     kinds = {kind: listed[:: -(-len(listed) // most)] for kind, listed in cell.kinds.items()}
     return replace(cell, kinds=kinds)
-
-
-def packaged() -> Cell:
-    """Return the packaged photographs, with the queries of the quickstart."""
-    (task,) = (task for task in load_suite("quickstart").tasks if task.name == "photographs")
-    (prompt_set,) = task.attribute["gender"]
-    found = load_photographs()
-    listed = [*dict.fromkeys([*prompt_set.texts, *task.queries])]
-    rows = resolve(found.encoder).embed(listed).float().numpy()
-    parts = []
-    for part in (found.gallery, found.reference):
-        labels = {}
-        if "gender" in part.labels:
-            column = part.column("gender")
-            labels["gender"] = np.array(column.names)[column.codes]
-        parts.append(Photographs("packaged", part.unit[:].numpy(), labels))
-    table = dict(zip(listed, rows, strict=True))
-    kinds = {"occupations": task.queries}
-    return Cell("packaged", 0, "gender", prompt_set, table, *parts, kinds, "packaged")
 
 
 def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
@@ -136,10 +101,9 @@ def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResul
     part = TaskResult(
         TaskProvenance(
             task=f"{cell.name}, {cell.column}, {composition}",
-            description="MaxSkew, retained hits and prefixes of the first k",
+            description="MaxSkew and retained hits of the first k",
             settings={
                 "k": cell.k,
-                "world": "packaged" if cell.world == "packaged" else "collections",
                 "attribute": cell.column,
                 "composition": "even" if composition == "even" else "20 : 80",
             },
@@ -158,7 +122,7 @@ def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResul
                 labels={cell.column: cell.labels},
                 queries=listed,
                 k=cell.k,
-                methods=["default", Rerank(order="quota"), Rerank("default"), Rerank()],
+                methods=list(METHODS.values()),
                 prior="dataset",
                 resamples=RESAMPLES,
             )
@@ -174,30 +138,21 @@ def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResul
                 found = figures.setdefault(row.method, {})
                 name = row.metric.partition("@")[0]
                 found.setdefault(name, []).extend([row.value] * len(listed))
-    queries = len(skews[NONE])
-    n = {"queries": queries, "images": len(cell.gallery)}
+    n = {"queries": len(skews[NONE]), "images": len(cell.gallery)}
     mean = {method: float(np.mean(values)) for method, values in skews.items()}
+    mean[FITTED] = mean_skew(fitted_to_true_labels(cell), cell)
     above = mean[NONE] - mean[RANDOM]
-    prefixes = {}
-    for title, positions in reordered(cell).items():
-        prefixes[title] = prefix_deviation(positions, cell)
-        if title == FITTED:
-            mean[FITTED] = mean_skew(positions, cell)
     for method in (NONE, RANDOM):
         part.add(SKEW, method, mean[method], n=n)
     for title, name in (METHODS | {FITTED: FITTED}).items():
         part.add(SKEW, title, mean[name], n=n)
         values = {}
-        if title in prefixes:
-            values["prefix"] = prefixes[title]
         if above >= LEAST:
             values["left"] = max(mean[name] - mean[RANDOM], 0.0) / above
         if title in METHODS:
-            changes = np.array(skews[name]) - skews[NONE]
             values |= {
                 "retained": np.mean(figures[name]["retained"]),
                 "stay": np.mean(figures[name]["stay"]),
-                "worse": np.mean(changes > 0.1),
                 "kinds worse": sum(figures[name]["kinds worse"]),
                 "kinds": len(cell.kinds),
             }
@@ -206,51 +161,24 @@ def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResul
     return part
 
 
-def reordered(cell: Cell) -> dict[str, Positions]:
-    """Return the first k of each query, by the quota, by default and with fitted probabilities."""
+def fitted_to_true_labels(cell: Cell) -> Positions:
+    """Return the first k of each query, re-ranked with probabilities fitted to the true labels."""
     listed = [query for kind in cell.kinds.values() for query in kind]
     queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
     scores = (queries @ cell.gallery.features.T).round(12)
-    zero_shot = partial(
-        vldebias.rerank,
-        scores,
-        cell.k,
-        features=cell.gallery.features,
-        attribute=cell.prompt_set,
-        model=cell.table,
-    )
     texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).estimators[0].texts
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
     probabilities = fitted.predict_proba(inputs)
     columns = dict(zip(map(str, fitted.classes_), probabilities.T, strict=True))
-    return {
-        "quota": zero_shot(method="quota"),
-        "re-rank": zero_shot(),
-        FITTED: vldebias.rerank(scores, cell.k, probabilities=columns),
-    }
-
-
-def value_codes(cell: Cell) -> tuple[Floats, NDArray[np.intp]]:
-    """Return the share of each value in the gallery, and the code (n,) of each image's value."""
-    _, codes, counts = np.unique(cell.labels, return_inverse=True, return_counts=True)
-    return counts / len(codes), codes
+    return vldebias.rerank(scores, cell.k, probabilities=columns)
 
 
 def mean_skew(positions: Positions, cell: Cell) -> float:
     """Return the mean MaxSkew@k over queries."""
-    shares, codes = value_codes(cell)
-    return float(max_skews(codes[np.asarray(positions)], shares).mean())
-
-
-def prefix_deviation(positions: Positions, cell: Cell) -> float:
-    """Return the mean over queries of the largest deviation in a prefix."""
-    shares, codes = value_codes(cell)
-    is_value = codes[:, None] == np.arange(len(shares))
-    counts = is_value[np.asarray(positions)].cumsum(axis=1)
-    places = np.arange(1, cell.k + 1)[:, None]
-    return float(np.abs(counts - places * shares).max(axis=(1, 2)).mean())
+    _, codes, counts = np.unique(cell.labels, return_inverse=True, return_counts=True)
+    return float(max_skews(codes[np.asarray(positions)], counts / len(codes)).mean())
 
 
 def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
@@ -258,31 +186,25 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
     groups: dict[str, list[TaskResult]] = {}
     for part in parts:
         settings = part.provenance.settings
-        name = f"{settings['world']}, {settings['attribute']}, {settings['composition']}"
+        name = f"collections, {settings['attribute']}, {settings['composition']}"
         groups.setdefault(name, []).append(part)
     for name, members in groups.items():
         tally = TaskResult(TaskProvenance(task=f"all: {name}", description="means over galleries"))
         n = {"galleries": len(members)}
         figures = [_figures(part) for part in members]
-        for title in (*METHODS, FITTED):
-            for figure in ("retained", "stay", "worse", "prefix"):
-                values = [found[title, figure] for found in figures if (title, figure) in found]
-                if values:
-                    tally.add(FIGURES[figure], title, float(np.mean(values)), n=n)
+        for title in METHODS:
+            for figure in ("retained", "stay"):
+                values = [found[title, figure] for found in figures]
+                tally.add(FIGURES[figure], title, float(np.mean(values)), n=n)
             for figure in ("kinds worse", "kinds"):
-                if title in METHODS:
-                    total = sum(found[title, FIGURES[figure].name] for found in figures)
-                    tally.add(FIGURES[figure], title, total, n=n)
+                total = sum(found[title, FIGURES[figure].name] for found in figures)
+                tally.add(FIGURES[figure], title, total, n=n)
+        for title in (*METHODS, FITTED):
             left = [found[title, "left"] for found in figures if (title, "left") in found]
             if left:
-                by_edit = [
-                    found["query edit", "left"] for found in figures if (title, "left") in found
-                ]
                 n_left = {"galleries": len(left)}
                 tally.add(FIGURES["left"], title, float(np.mean(left)), n=n_left)
                 tally.add(WORST, title, max(left), n=n_left)
-                more = sum(ours > edit for ours, edit in zip(left, by_edit, strict=True))
-                tally.add(ABOVE, title, more, n=n_left)
         yield tally
 
 

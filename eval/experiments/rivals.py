@@ -5,22 +5,18 @@
     python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
 
 Every method is fitted on a reference and measured by `vldebias.evaluate` on images outside of the
-reference. Methods that need labels are measured with the true labels of the reference and with the
-model's zero-shot labels.
+reference. Methods that need labels get the true labels of the reference.
 
     real       1000 CelebA images with CLIP ViT-B/32 (see embeddings.py). There are ten random
                splits into a half for fitting and a half for measuring, with equally many men and
                women. The queries are 51 professions, and the groups are old or young by gender,
                where the class embedding is the mean of 32 prompts that state the age.
     miniature  Renders without correlations for measuring, and renders with the world's correlations
-               for fitting, for three seeds. The queries are FairFace's ten concepts and
-               professions, and the groups are birds by place and hair by gender.
+               for fitting, for three seeds. The groups are birds by place and hair by gender.
 
 A value is the mean over splits, and its interval is the mean of the splits' 95% bootstrap intervals
 (over queries, or over images for groups). Changes use paired intervals. This is the result that a
-single study of this size would get. In addition to the metrics in `vldebias.evaluate`, `order_kept`
-is Spearman's correlation between scores before and after within groups, as the mean over queries
-and groups. It measures whether information that is unrelated to the attribute is preserved.
+single study of this size would get.
 """
 
 from __future__ import annotations
@@ -32,15 +28,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from scipy.stats import rankdata
-from torch.nn.functional import normalize
 
 from eval.experiments import embeddings
-from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, file
+from eval.experiments.embeddings import FILE, Gallery, Rows, celeba
+from eval.photographs import is_present
 from eval.tables import parser, run
-from vldebias.data import Embeddings, cross
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.data import Embeddings
+from vldebias.errors import VldebiasWarning
 from vldebias.hosts import Host, TextTable
 from vldebias.measure.rows import CHANCE, NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.methods import (
@@ -50,12 +44,9 @@ from vldebias.methods import (
     Need,
     Problem,
     Reference,
-    get_edit_method,
 )
-from vldebias.methods.baselines.queries import Lian
-from vldebias.methods.baselines.zero_shot import Dat, Sage
-from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
-from vldebias.metrics import Metric
+from vldebias.methods.baselines.zero_shot import Dat
+from vldebias.methods.closed_form import CALI, EQUALISE
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
@@ -66,73 +57,41 @@ NAMED = (
     "orth",
     "orth-cali",
     "cali",
-    "equalise",
-    "difference+equalise",
     "cali+equalise",
     "default+reference",
     "roboshot",
-    "each-value",
-    "lian",
-    "tie",
+    "spd",
+    "sfid",
+    "bend-vlm",
 )
-LABELLED = ("leace", "spd", "sfid", "bend-vlm")
 LAM_OF_DEFAULT = 100.0  # see `vldebias.methods.presets.Default.selected`
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
-KEPT = ("max_skew", "retained", "query_cosine", "worst_group", "average")
-ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")
+KEPT = ("max_skew", "retained", "worst_group", "average")
 
 
-class _Light(EditMethod):
-    """A closed-form projection with the default lam."""
+class _Weaker(EditMethod):
+    """The edit that the default for classification uses: `cali+equalise` with a small lam."""
 
     delegates = True
-
-    def __init__(self, form: ClosedForm) -> None:
-        self.form = form
-        self.declaration = replace(
-            form.declaration,
-            name=f"{form.name}, lam {LAM_OF_DEFAULT:g}",
-            title=f"{form.declaration.title}, lam {LAM_OF_DEFAULT:g}",
-            source="this package",
-            settings=frozenset(),
-        )
+    form = CALI + EQUALISE
+    declaration = replace(
+        form.declaration,
+        name=f"{form.name}, lam {LAM_OF_DEFAULT:g}",
+        title=f"{form.declaration.title}, lam {LAM_OF_DEFAULT:g}",
+        source="this package",
+        settings=frozenset(),
+    )
 
     def fit(self, problem: Problem, role: str) -> Edit:
         return self.form.fit(replace(problem, lam=LAM_OF_DEFAULT), role)
 
 
-class ZeroShotLabels(EditMethod):
-    """A method that uses the model's zero-shot labels even if true labels exist."""
-
-    def __init__(self, method: str | Method) -> None:
-        self.method = get_edit_method(method)
-        declaration = self.method.declaration
-        self.declaration = replace(
-            declaration,
-            name=f"{declaration.name}, zero-shot labels",
-            title=f"{declaration.title}, zero-shot labels",
-            needs=declaration.needs - {Need.LABELS} | {Need.IMAGES},
-        )
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        assert problem.reference is not None
-        blind = replace(problem, reference=replace(problem.reference, labels={}))
-        return self.method.fit(blind, role).with_provenance(uses_images=True, labels="zero-shot")
-
-
-LIGHT, WEAKER = _Light(CALI), _Light(CALI + EQUALISE)
+WEAKER = _Weaker()
 
 
 def compared() -> list[Method]:
-    """Return all methods for retrieval and classification, with true and zero-shot labels."""
-    sides = [Lian("text"), Lian("image")]
-    named = [METHODS[name] for name in (*NAMED, *LABELLED)]
-    return [*named, LIGHT, WEAKER, *sides, *(ZeroShotLabels(name) for name in LABELLED)]
-
-
-def classifying(sage: Sage, dat: Dat) -> list[Method]:
-    """Return the methods that are only for classification, including DAT with zero-shot labels."""
-    return [sage, dat, ZeroShotLabels(dat)]
+    """Return all methods for retrieval and classification."""
+    return [*(METHODS[name] for name in NAMED), WEAKER]
 
 
 DAT_OF_CELEBA = Dat(images=128, power=1.0)  # the authors' setting for this task
@@ -153,7 +112,7 @@ class Split:
     label: str = ""
 
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
-        """Return the fitted edits by title, except for methods that need missing embeddings."""
+        """Return the fitted edits by title."""
         edits, sets = {}, self.classes or self.prompt_set
         labelled = Reference(
             self.reference.features,
@@ -162,16 +121,8 @@ class Split:
         )
         for method in methods:
             reference = labelled if method.uses_images or method.name == WEAKER.name else None
-            edit = Problem(self.texts, [sets], reference=reference, neutral=self.queries).fit(
-                method, "text"
-            )
-            if hasattr(edit, "wordings"):
-                try:
-                    self.texts.under(self.queries or sets.classes, "text", edit)
-                except InvalidInputError as error:
-                    print(f"{method.name}: left out: {error}", file=sys.stderr)
-                    continue
-            edits[method.declaration.title] = edit
+            problem = Problem(self.texts, [sets], reference=reference, neutral=self.queries)
+            edits[method.declaration.title] = problem.fit(method, "text")
         return edits
 
     def measure(self, edits: Mapping[str, Edit]) -> Result:
@@ -187,46 +138,10 @@ class Split:
             self.texts, self.gallery, attribute={self.attribute: self.prompt_set}, **how, **common
         )
 
-    def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
-        """Return Spearman's correlation between scores before and after, within groups."""
-        asked = self.queries or (self.classes.classes if self.classes else ())
-        rows, codes = self.gallery.unit[:].double(), self.gallery.column(self.attribute).codes
-        if self.classes is not None:
-            codes = cross(
-                self.gallery.column(self.label), self.gallery.column(self.attribute)
-            ).codes
-        known = codes >= 0
-        rows, codes = rows[torch.from_numpy(known)], codes[known]
-        base = (self.texts.embed(asked) @ rows.T).numpy()
-        kept = {"none": 1.0}
-        for name, edit in edits.items():
-            seen = rows if edit.side == "text" else normalize(edit.image(rows), dim=1)
-            scores = (self.texts.under(asked, "text", edit) @ seen.T).numpy().round(12)
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", RuntimeWarning
-                )  # ignore queries with constant scores, for which it is NaN
-                kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
-        return kept
-
-
-def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
-    """Return Spearman's correlation (q,) between score matrices (q, n), as the mean over groups."""
-
-    def standard(scores: Floats) -> Floats:
-        ranks = rankdata(scores, axis=1)
-        return (ranks - ranks.mean(axis=1, keepdims=True)) / ranks.std(axis=1, keepdims=True)
-
-    within = [groups == group for group in np.unique(groups)]
-    return np.mean(
-        [(standard(before[:, g]) * standard(after[:, g])).mean(axis=1) for g in within], axis=0
-    )
-
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
     """Return a task with the means over splits."""
     rows_of_figure: dict[tuple[str, str], list[Measurement]] = {}
-    orders: dict[str, list[float]] = {}
     facts_of_method: dict[str, dict[str, Any]] = {
         NONE: {"name": "none", "needs": []},
         CHANCE: {"name": "random rankings", "needs": []},
@@ -242,12 +157,9 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             is_kept = row.metric.partition("@")[0] in KEPT
             if is_kept and row.method in shown and not row.subset:
                 rows_of_figure.setdefault((row.metric, row.method), []).append(row)
-        for method_title, value in split.order_kept(edits).items():
-            orders.setdefault(method_title, []).append(value)
         for method in methods:
             method_title = method.declaration.title
-            if method_title in edits:
-                facts_of_method[method_title] = facts(method, edits[method_title])
+            facts_of_method[method_title] = facts(method, edits[method_title])
         protocol = result.provenance[0]
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
     done = TaskResult(
@@ -271,9 +183,6 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     )
     for rows in rows_of_figure.values():
         add_mean(done, rows)
-    for method_title, values in orders.items():
-        ends = (min(values), max(values))
-        done.add(ORDER_KEPT, method_title, float(np.mean(values)), ends, n={"splits": len(values)})
     return done
 
 
@@ -299,8 +208,7 @@ def facts(method: Method, edit: Edit) -> dict[str, Any]:
     needs = ["texts", *(word for need, word in name_of_need.items() if need in method.needs)]
     if edit.provenance.uses_images and not method.uses_images:
         needs.append("images")
-    labels = {"labels": edit.provenance.labels} if edit.provenance.labels else {}
-    return {"name": method.name, "source": method.declaration.source, "needs": needs, **labels}
+    return {"name": method.name, "source": method.declaration.source, "needs": needs}
 
 
 def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult]:
@@ -311,7 +219,7 @@ def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult
         "celeba age",
         "Old or young among real photographs: groups by gender",
         list(ages(splits)),
-        [*methods, *classifying(age_templates(), DAT_OF_CELEBA)],
+        [*methods, DAT_OF_CELEBA],
     )
 
 
@@ -327,7 +235,7 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
     data = celeba()
     prompts = replace(data.prompt_set, stated_words=("man", "woman"))
     for seed, (seen, rest) in enumerate(halves(data, splits)):
-        (pool,) = data.pools([seed], rest)
+        pool = data.pool(seed, rest)
         gallery = data.images[np.sort(pool)]
         yield Split(
             data.texts,
@@ -361,72 +269,31 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
         )
 
 
-def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
-    """Measure retrieval and classification of portraits and classification of birds."""
+def rendered(world: str, attribute: str, set_name: str) -> list[Split]:
+    """Return splits of renders, one for each reference, with the same gallery."""
     texts, features = embeddings.miniature()
-    birds, portraits = (
-        features(name, n=1500, seed=9002, balanced=True) for name in ("birds", "portraits")
-    )
-    nature, people = (
-        [features(name, n=800, seed=seed, balanced=False) for seed in SEEDS]
-        for name in ("birds", "portraits")
-    )
-    fair, jobs, place, hair = map(
-        load_prompts, ("fairface-gender", "professions-gender", "waterbirds", "celeba")
-    )
-
-    def search(prompt_set: PromptSet, queries: tuple[str, ...], k: int) -> list[Split]:
-        how = {"attribute": "gender", "queries": queries, "k": k}
-        return [Split(texts, r, portraits, prompt_set, **how) for r in people]
-
-    def classify(
-        prompt_set: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]
-    ) -> list[Split]:
-        how = {"attribute": attribute, "label": "label", "classes": prompt_set}
-        return [Split(texts, r, gallery, prompt_set, **how) for r in references]
-
-    ten = "Retrieval of ten concepts among portraits: gender"
-    yield task("portraits", ten, search(fair, fair.classes, 150), methods)
-    unseen = "Retrieval of unseen professions among portraits: gender"
-    yield task("professions", unseen, search(jobs, jobs.held_out_classes, 50), methods)
-    places = "Landbird or waterbird: groups by place"
-    landbirds = classify(place, birds, "place", nature)
-    yield task("birds", places, landbirds, [*methods, *classifying(Sage(), Dat())])
-    genders = "Dark or blond hair: groups by gender"
-    colours = classify(hair, portraits, "gender", people)
-    yield task("hair", genders, colours, [*methods, *classifying(Sage(), DAT_OF_CELEBA)])
+    classes = load_prompts(set_name)
+    gallery = features(world, n=1500, seed=9002, balanced=True)
+    references = [features(world, n=800, seed=seed, balanced=False) for seed in SEEDS]
+    how = {"attribute": attribute, "label": "label", "classes": classes}
+    return [Split(texts, reference, gallery, classes, **how) for reference in references]
 
 
-def age_templates() -> Sage:
-    """Return SAGE with prompts that state the age as templates.
-
-    The embeddings of SAGE's own templates are not available.
-    """
-    texts = [text for pair in celeba().prompt_set.pairs for text in pair]
-    wordings = []
-    for text in texts:
-        if " an old " in text:
-            wordings.append((text, text.replace(" an old ", " a young ")))
-    sage = Sage(wordings)
-    title = f"SAGE, {len(wordings)} stated prompts as templates"
-    sage.declaration = replace(sage.declaration, title=title)
-    return sage
+def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
+    """Measure classification of birds by place and of hair by gender."""
+    birds = rendered("birds", "place", "waterbirds")
+    yield task("birds", "Landbird or waterbird: groups by place", birds, [*methods, Dat()])
+    hair = rendered("portraits", "gender", "celeba")
+    yield task("hair", "Dark or blond hair: groups by gender", hair, [*methods, DAT_OF_CELEBA])
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = (
-    "difference",
-    "cali",
-    "equalise",
-    "difference+equalise",
-    "cali+equalise",
-    "default+reference",
-)
+UNLABELLED = ("difference+equalise", "default+reference")
 
 
-def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
+def few(_: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
     """Measure profession search as a function of the number of reference images."""
-    chosen = [method for method in methods if method.name in UNLABELLED]
+    methods = [METHODS[name] for name in UNLABELLED]
     for name, size in SIZES.items():
         samples = []
         for seed, split in enumerate(professions(splits)):
@@ -437,7 +304,7 @@ def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
             f"Retrieval of professions among real photographs, reference: {name}"
             + " images" * (size is not None)
         )
-        yield task(f"reference: {name}", title, samples, chosen)
+        yield task(f"reference: {name}", title, samples, methods)
 
 
 WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
@@ -454,8 +321,8 @@ def main() -> None:
         "--splits", type=int, help="number of splits, by default 10 (5 for --on few)"
     )
     args = options.parse_args()
-    if args.on in ("real", "few") and not file().is_file():
-        options.error(f"{file()} not found. Set VLDEBIAS_REAL to its folder")
+    if args.on in ("real", "few") and not is_present(FILE):
+        raise SystemExit(1)
     how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
     run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
 

@@ -427,9 +427,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = options.parse_args(arguments)
     if args.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):
-            # search_cells.yaml contains searches.
-            if "work" in read_yaml(path):
-                print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
+            print(f"{path.stem:22} {Experiment.read(path).about.splitlines()[0]}")
         return 0
     experiment = Experiment.read(args.experiment)
     seeds, steps = args.seeds or experiment.seeds, args.steps or experiment.steps

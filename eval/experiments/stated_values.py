@@ -8,15 +8,13 @@ measure
 
 - the distance of the share of women from one half for 12 professions if the prompt states no
   gender, and if it alternates between "female" and "male", with the visible profession as the cost
-- how often each stated gender and ethnicity appears, depending on what else the prompt states
-- which values appear if none is stated
+- how often each stated gender and ethnicity appears, in all prompts and with a profession
 
 Prompt 1 is excluded, because its ten "male" people are mistakenly labelled as ten women.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,7 +189,7 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
 
 
 def stated_values(images: pd.DataFrame) -> TaskResult:
-    """Measure how often each stated value appears, depending on what else the prompt states."""
+    """Measure how often each stated value appears, in all prompts and with a profession."""
     out = TaskResult(
         TaskProvenance(
             task="stated",
@@ -214,48 +212,16 @@ def stated_values(images: pd.DataFrame) -> TaskResult:
         for value in values:
             stating = images[images[attribute] == value.lower()]
             add_appearance(out, stating, value, value)
-            has_profession = stating["profession"] != ""
-            has_second = stating[second] != ""
-            for words, rows in (
-                ("alone", ~has_profession & ~has_second),
-                ("with a profession", has_profession & ~has_second),
-                (f"with {second}", ~has_profession & has_second),
-                (f"with a profession and {second}", has_profession & has_second),
-            ):
-                add_appearance(out, stating[rows], value, f"{value}, {words}")
-    return out
-
-
-def nothing_stated(images: pd.DataFrame) -> TaskResult:
-    """Measure which values appear if the prompt does not state any."""
-    out = TaskResult(
-        TaskProvenance(
-            task="not stated",
-            title="Nothing is stated",
-            description="Shares among images of professions whose prompts state neither attribute.",
-            model=MODEL,
-            split="prompts",
-            n={"prompts": len(images)},
-            settings={"source": SOURCE},
-        )
-    )
-    has_profession = images["profession"] != ""
-    plain = images[has_profession & (images["gender"] == "") & (images["ethnicity"] == "")]
-    for value in (*GENDERS, *ETHNICITIES):
-        add_appearance(out, plain, value, value)
-    # The genders in images for prompts that state "non-binary".
-    rows = has_profession & (images["gender"] == "non-binary") & (images["ethnicity"] == "")
-    for value in GENDERS:
-        add_appearance(out, images[rows], value, f"{value}, non-binary stated with a profession")
+            of_jobs = stating[(stating["profession"] != "") & (stating[second] == "")]
+            add_appearance(out, of_jobs, value, f"{value}, with a profession")
     return out
 
 
 def measure() -> Iterator[TaskResult]:
-    """Measure all three questions."""
+    """Measure both questions."""
     images = read_images()
     yield professions_in_turn(images)
     yield stated_values(images)
-    yield nothing_stated(images)
 
 
 def calibration_table() -> str:
@@ -271,7 +237,7 @@ def calibration_table() -> str:
 
 
 def main() -> None:
-    options: argparse.ArgumentParser = parser(__doc__)
+    options = parser(__doc__)
     options.add_argument(
         "--calibration", type=Path, help="only write the counts for `vldebias audit` into this file"
     )

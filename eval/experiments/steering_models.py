@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -48,20 +49,12 @@ METRICS = {
     "left": Metric(
         "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
     ),
-    "agrees": Metric("agreement", "shows the value that was assigned", "utility", "higher"),
     "job": Metric("recognised", "job recognised", "utility", "higher"),
     "kept": Metric("recognised, share of none", "job recognised, share kept", "utility", "higher"),
-    "unknown": Metric("unknown", "images whose value the judge cannot tell", "fact", "lower"),
     "other": Metric("other stated", "shows another stated attribute", "utility", "higher"),
 }
 SHARES = {"left": "gap", "kept": "job"}
 """Metrics that are shares of the original model's value."""
-AUROC = {
-    "stated": Metric("auroc stated", "gate: AUROC of stated values", "fact", "higher"),
-    "person": Metric("auroc person", "gate: AUROC of people", "fact", "higher"),
-}
-CLARITY = Metric("clarity", "clarity of the least clear value", "fact", "higher")
-WORST = Metric("worst job", "job recognised, share kept for the worst job", "utility", "higher")
 
 
 def open_bench(name: str, models: Path) -> Bench:
@@ -81,15 +74,11 @@ class Laboratory:
         self.bench = bench
         self.work = work / bench.name
         self.images = IMAGES[bench.name]
-        self._edits: dict[tuple[str, int], CrossAttentionEdit] = {}
 
     def edit(self, attribute: str, split: int) -> CrossAttentionEdit:
         """Return the edit fitted with the default settings on up to 20 jobs in the split."""
-        key = (attribute, split)
         folder = self.work / f"edit-{attribute}-{split}"
-        if key not in self._edits and folder.is_dir():
-            self._edits[key] = CrossAttentionEdit.from_pretrained(folder)
-        if key not in self._edits:
+        if not folder.is_dir():
             bench = self.bench
             jobs, _ = bench.jobs_of_split[split]
             method = CrossAttention(
@@ -99,10 +88,8 @@ class Laboratory:
             )
             prompt_set = bench.prompt_set(attribute, split)
             (edit,) = fit_projections(bench.pipe, prompt_set, method=method).values()
-            assert isinstance(edit, CrossAttentionEdit)
             edit.save_pretrained(folder)
-            self._edits[key] = edit
-        return self._edits[key]
+        return CrossAttentionEdit.from_pretrained(folder)
 
     def attach(self, method: str, attribute: str, split: int) -> Attach | None:
         """Return the function that attaches a method, or None for the bare pipeline."""
@@ -143,19 +130,6 @@ class Laboratory:
         return outcome
 
 
-def provenance(laboratory: Laboratory, description: str) -> TaskProvenance:
-    """Return the protocol of a result."""
-    bench = laboratory.bench
-    return TaskProvenance(
-        task=bench.name,
-        title=f"Cross-attention on {bench.name}",
-        description=description,
-        model=f"{bench.name} {type(bench.pipe).__name__}",
-        split="generated",
-        settings=dict(bench.options),
-    )
-
-
 def add_rows(
     result: TaskResult, outcomes: dict[str, Outcome], place: str, n: dict[str, int]
 ) -> None:
@@ -165,14 +139,12 @@ def add_rows(
     for field, metric in METRICS.items():
         rows: dict[str, NDArray[np.float64]] = {}
         for method, outcome in outcomes.items():
-            if field not in SHARES and not (field == "agrees" and method == NONE):
-                rows[method] = getattr(outcome, field)
+            rows[method] = getattr(outcome, SHARES.get(field, field))
         means = {method: float(row.mean()) for method, row in rows.items()}
         draws = {method: row[places].mean(1) for method, row in rows.items()}
         if field in SHARES:
-            bare = getattr(outcomes[NONE], SHARES[field])
-            for method, outcome in outcomes.items():
-                row = getattr(outcome, SHARES[field])
+            bare = rows[NONE]
+            for method, row in rows.items():
                 means[method] = float(row.mean() / bare.mean())
                 draws[method] = row[places].mean(1) / bare[places].mean(1)
         result.add_draws(metric, means, draws, n=n, subset=place)
@@ -182,11 +154,19 @@ def compare(laboratory: Laboratory) -> TaskResult:
     """Measure all methods on both splits of a model."""
     bench = laboratory.bench
     images = laboratory.images
-    description = (
-        f"{images} images of each held-out job, and {OTHER_IMAGES} of each job with each value of"
-        " the other attribute stated."
+    result = TaskResult(
+        TaskProvenance(
+            task=bench.name,
+            title=f"Cross-attention on {bench.name}",
+            description=(
+                f"{images} images of each held-out job, and {OTHER_IMAGES} of each job with each"
+                " value of the other attribute stated."
+            ),
+            model=f"{bench.name} {type(bench.pipe).__name__}",
+            split="generated",
+            settings=dict(bench.options),
+        )
     )
-    result = TaskResult(provenance(laboratory, description))
     for attribute in bench.values:
         for split in range(len(bench.jobs_of_split)):
             outcomes = {}
@@ -196,14 +176,6 @@ def compare(laboratory: Laboratory) -> TaskResult:
             n = {"jobs": jobs, "images each": images, "with another stated": OTHER_IMAGES}
             place = subset({"attribute": attribute, "split": split + 1})
             add_rows(result, outcomes, place, n)
-            for method in (WORDS, OURS):
-                worst = float((outcomes[method].job / outcomes[NONE].job).min())
-                result.add(WORST, method, worst, n=n, subset=place)
-            edit = laboratory.edit(attribute, split)
-            one_fit = {"fits": 1}
-            for kind, metric in AUROC.items():
-                result.add(metric, OURS, max(edit.auroc[kind].values()), n=one_fit, subset=place)
-            result.add(CLARITY, OURS, min(edit.clarity.values()), n=one_fit, subset=place)
     return result
 
 
@@ -215,10 +187,8 @@ def picture_grid(laboratory: Laboratory, attribute: str, path: Path, jobs: int =
     for prompt in open_prompts(names[:jobs]):
         for method in (NONE, OURS, WORDS):
             attach = laboratory.attach(method, attribute, 0)
-            attachment = None if attach is None else attach()
-            pictures, _ = bench.generate([prompt] * 8, list(range(8)), attachment)
-            if attachment is not None:
-                attachment.remove()
+            with nullcontext() if attach is None else attach():
+                pictures = bench.generate([prompt] * 8, list(range(8)))
             rows.append(np.concatenate([np.asarray(picture) for picture in pictures], axis=1))
         rows.append(np.full((4, rows[-1].shape[1], 3), 255, np.uint8))
     grid = Image.fromarray(np.concatenate(rows[:-1]))

@@ -293,7 +293,6 @@ def _assign_dresses() -> dict[str, Dress]:
 
 
 _ASSIGNED = _assign_dresses()
-GENERIC = tuple(name for name in PROFESSIONS if name in _ASSIGNED)  # dress is assigned by rule
 DRESSES = tuple({**_ASSIGNED, **_BY_HAND}[name] for name in PROFESSIONS)
 # Clothes for people off duty follow those for professions, by garment and colour of the cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)

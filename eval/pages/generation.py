@@ -56,7 +56,7 @@ def sampled() -> str:
         recognised = f"{rows[method, 'recognised'].value:.3f}"
         stays = f"{outside[method, 'shows what was asked for'].value:.3f}"
         lines.append([name, span(gap, ".2f"), recognised, stays])
-    n = rows["default", "discrepancy"].n
+    n = rows["none", "discrepancy"].n
     note = (
         f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95%"
         " intervals over both."
@@ -112,13 +112,6 @@ def three_models() -> str:
 
 # ---- audits of prompts
 
-WITHOUT_INTERVAL = ("lean_r2", "interval_width")
-
-
-def predicted(row: Measurement) -> str:
-    """Format a metric of a prediction, with its interval if there is one."""
-    return f"{row.value:.2f}" if row.metric in WITHOUT_INTERVAL else span(row, ".2f")
-
 
 def other_models() -> str:
     """Write how well the counts of other models predict a held-out model, over all models."""
@@ -138,7 +131,7 @@ def other_models() -> str:
             "same_lean": "leans the same way",
             "opposite_lean": "leans the opposite way",
         },
-        cell=predicted,
+        cell=lambda row: span(row, ".2f"),
         note=(
             f"Seven models, each left out once: {n['occupations']} shares of women, of which the"
             f" others clearly agree on {n['agreed occupations']} (the last two columns). From"

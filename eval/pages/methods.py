@@ -39,8 +39,6 @@ LISTED = {
     "sfid",
     "spd",
 }
-# Table entries for the labels that a method uses.
-LABELS = {"given": ["images", "**labels**"], "zero-shot": ["images", "zero-shot labels"]}
 
 
 def declared() -> str:
@@ -71,16 +69,12 @@ def compared(result: Result, task: str, names: Container[str] | None = None) -> 
         cost = "retained hits"
         metric = "retained"
     lines = [["method", "needs", f"{gain} [95%]", "change from none [95%]", cost]]
-    has_stay = ("stay", rows.methods[0]) in rows.rows
-    if has_stay:
-        lines[0].append("stay")
     for method in rows.methods:
         if names is not None and rows.fact(method, "name") not in names:
             continue
         main = rows.rows[rows.main, method]
-        costs = [metric, "stay"] if has_stay else [metric]
-        cells = [f"{rows.rows[name, method].value:.3f}" for name in costs]
-        lines.append([*described(rows, method), span(main), moved(main), *cells])
+        paid = f"{rows.rows[metric, method].value:.3f}"
+        lines.append([*described(rows, method), span(main), moved(main), paid])
     return table(*lines).strip()
 
 
@@ -90,13 +84,10 @@ def described(rows: Rivals, method: str) -> list[str]:
     name = rows.fact(method, "name")
     called = f"`{name}`"
     if name in attached:
-        called += f", {attached[name]}"
-    if name in attached:
-        called = f"**{called}**"
-    needs = [need for need in rows.fact(method, "needs") or () if need != "labels"]
-    for label in LABELS.get(rows.fact(method, "labels"), []):
-        if label not in needs:
-            needs.append(label)
+        called = f"**{called}, {attached[name]}**"
+    needs = rows.fact(method, "needs") or []
+    if "labels" in needs:
+        needs = ["texts", "images", "**labels**"]
     return [called, ", ".join(needs) or "-"]
 
 

@@ -68,9 +68,8 @@ def stated() -> str:
     lines = [["stated", "images", "images that show the value"]]
     for row in read("stated_values").rows:
         value, _, words = row.subset.partition(", ")
-        if row.task != "stated" or (words and words != "with a profession"):
-            continue
-        if not words or value in ("Non-binary", "White"):
+        is_shown = not words or value in ("Non-binary", "White")
+        if row.task == "stated" and is_shown:
             lines.append([row.subset, f"{row.n['images']:,}", span(row)])
     return table(*lines, note="From `eval/results/stated_values.json`.")
 

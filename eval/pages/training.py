@@ -30,7 +30,7 @@ def edges(name: str) -> Callable[[Measurement], str]:
     chosen = read(name).provenance[0].settings["chosen"]
 
     def mark(row: Measurement) -> str:
-        # "InfoNCE, filtered" and "GCE q=0.7, WiSE-FT" use the settings of their loss.
+        # "InfoNCE, filtered" uses the settings of its loss.
         place = {**place_of(row), method: row.method.partition(", ")[0]}
         for search in experiment["tuning"]:
             tried = {name: values for name, values in search["tried"].items() if len(values) > 1}

@@ -180,39 +180,23 @@ def split(photos: Photographs, column: str, draw: int) -> tuple[Photographs, Pho
     return photos.take(np.sort(gallery)), photos.take(np.sort(reference))
 
 
-@dataclass(frozen=True, eq=False)
-class Captioned:
-    """Photographs (n, d) with the embeddings (n, m, d) of m captions each."""
-
-    photos: Photographs
-    captions: Floats
-
-
-@cache
-def captioned(part: str = "dev") -> Captioned:
-    """Return the Flickr8k photographs of a part, "dev" or "train", with their captions."""
-    captions = small_model().texts(_arrays(f"captions_{part}")["before"])
-    return Captioned(photographs(f"flickr_{part}", f"flickr, {part}"), captions)
-
-
-def pairs_before_heads(part: str) -> tuple[Floats, Strings, Floats]:
-    """Return the centred features (n, 1280), genders and first captions' vectors (n, 384).
+def pairs_before_heads(part: str) -> tuple[Floats, Floats]:
+    """Return the centred features (n, 1280) and first captions' vectors (n, 384).
 
     They are the inputs for training heads on Flickr8k, and `part` is "train" or "dev".
     """
     arrays = _arrays(f"flickr_{part}")
     images = arrays["before"].astype(np.float32) - small_model().image_mean
-    captions = unit(_arrays(f"captions_{part}")["before"][:, 0])
-    return images, arrays["gender"].astype(str), captions
+    return images, unit(_arrays(f"captions_{part}")["before"][:, 0])
 
 
-def held_out_captions() -> tuple[Floats, Strings, Floats]:
-    """Return centred features (n, 1280), genders and both captions' vectors (n, 2, 384).
+def held_out_captions() -> tuple[Floats, Floats]:
+    """Return centred features (n, 1280) and both captions' vectors (n, 2, 384).
 
     They are those of the Flickr8k photographs that were held out from training the heads.
     """
-    images, gender, _ = pairs_before_heads("dev")
-    return images, gender, unit(_arrays("captions_dev")["before"])
+    images, _ = pairs_before_heads("dev")
+    return images, unit(_arrays("captions_dev")["before"])
 
 
 def catalogue_titles() -> tuple[Floats, Strings, Floats]:

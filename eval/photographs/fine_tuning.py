@@ -69,7 +69,7 @@ def parts(data: str) -> Parts:
         test, rest = draws < TEST, draws >= TEST + VALIDATION
         rows = [np.flatnonzero(part) for part in (rest, ~rest & ~test, test)]
         return Parts(*(pairs.take(part) for part in rows))
-    images, _, captions = held_out_captions()
+    images, captions = held_out_captions()
     names = [f"{photo} {place}" for photo in range(len(images)) for place in range(2)]
     pairs = real_pairs(np.repeat(images, 2, axis=0), names, captions.reshape(len(names), -1))
     order = 2 * numpy_generator("halves of real pairs", 0).permutation(len(images))
@@ -82,9 +82,8 @@ def parts(data: str) -> Parts:
 def real_pairs(images: Any, texts: list[str], vectors: Any) -> RealPairs:
     """Return pairs of photographs (n, a) and texts, whose vectors are (n, b)."""
     row_of_text = {text: row for row, text in enumerate(texts)}
-    gender = np.full(len(texts), "")
     tensor = torch.from_numpy(np.asarray(images, np.float32))[:, :, None, None]
-    return RealPairs(tensor, texts, gender, torch.from_numpy(vectors), row_of_text)
+    return RealPairs(tensor, texts, torch.from_numpy(vectors), row_of_text)
 
 
 def fine_tuning(cell: Cell) -> dict[str, Any]:

@@ -16,29 +16,22 @@ The scenes are photographs of the FSA collection and of Flickr8k whose captions 
 without people, or to a dog, than to people. Captions are compared in the space of a text model, not
 of the model that is searched.
 
-"left" is the mean absolute difference between the share of a group among the people in the first k
+"left" is the mean absolute difference between the share of a group among the people in the first 50
 results and its share in the index, above chance and divided by that of the unedited search. "stay"
-is the share of the first k that stay, and "retained" the share of each group's own first hits that
-are among the results. These are means over professions and activities. A kind of queries, which
-includes others, is harmed if the 95% interval for the change of the difference is above 0 (queries
-resampled).
-
-The time is that of one search, divided by that of a bare call of the same index, on one thread and
-by faiss if it is installed (otherwise, a matrix product and torch's `topk`).
+is the share of the first 50 that stay, and "retained" the share of each group's own first hits that
+are among the results. These are means over professions and activities.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import vldebias
@@ -55,21 +48,18 @@ from eval.photographs import (
     unit,
 )
 from eval.photographs import _arrays as arrays_of
-from eval.tables import medians, parser, run
+from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.reranking import Positions, index_search
 from vldebias.reranking.index import ENOUGH_PEOPLE, IndexGroups
 
 VECTORS = 100_000
 SAMPLE = 4_000
 LISTED = 300  # vectors that a store lists with a filter
-FIRST = (10, 20, 50)
-KINDS = ("professions", "activities")  # kinds over which "left" and the costs are averaged
+FIRST = 50  # number of results
+KINDS = ("professions", "activities")
 PORTRAITS, SNAPSHOTS = ("web", "faces"), ("snapshots",)
-RESAMPLES = 500
-REPETITIONS = 9
 NO_PERSON = "no person"
 SCENE = ""  # label of images without people
 
@@ -77,23 +67,13 @@ TITLES = {
     "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
     "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
     "retained": Metric("retained", "retained hits", "utility", "higher"),
-    "ndkl": Metric("ndkl", "NDKL", "bias", "lower"),
-    "harmed": Metric("harmed", "kinds of queries that are surely worse", "fact", "lower"),
-    "kinds": Metric("kinds", "kinds of queries"),
-    "read": Metric("read", "results read per query"),
     "refused": Metric("refused", "queries returned as found, because labels are unreliable"),
 }
-
-RATIO = Metric("times_a_call", "times a bare call of the index", "fact", "lower")
-COSTS = ("stay", "retained", "ndkl", "read", "refused")
+COSTS = ("stay", "retained", "refused")
 SEARCH = "queries.search"
-FIXED = "20 k results, all images with a group"
 FIRST_RESULTS = "rerank, first 10 k results"
 WITH_INDEX = "rerank, first 10 k results, index="
-WHOLE = "rerank, whole collection"
 WITHIN = "queries.search, within"
-KNOWN = "queries.search, within, known shares"
-TRUE = "rerank, first 10 k results, true labels"
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,16 +201,14 @@ class Run:
         self.order = np.argsort(-scores, kind="stable")
         self.scores = scores[self.order]
         self.index = index
-        self.n_read = 0
 
     def call(self, vector: NDArray[Any], n: int) -> tuple[Rows, Floats, Floats]:
         """Return the best n results, as an index does."""
-        self.n_read = max(self.n_read, n)
         rows = self.order[:n]
         return rows, self.scores[:n], self.index.vectors[rows]
 
 
-Method = Callable[[Run, str, int], Any]
+Method = Callable[[Run, str], Any]
 
 
 def methods(index: Index, attribute: str) -> dict[str, Method]:
@@ -239,65 +217,31 @@ def methods(index: Index, attribute: str) -> dict[str, Method]:
     groups = fitted(index, attribute)
     embedder = {text: table[text] for text in table}
     bare = vldebias.debias_queries(embedder, attribute, method="none")
-    everyone = replace(groups, person=None)
-    if index.groups is None:
-        everyone = IndexGroups.fit(
-            table, attribute, index.sample, least=ENOUGH_PEOPLE, nobody=["no such text"]
-        )
 
     def search(groups: IndexGroups) -> Method:
-        return lambda run, text, k: bare.search(run.call, text, k, index=groups)
+        return lambda run, text: bare.search(run.call, text, FIRST, index=groups)
 
-    def fixed(run: Run, text: str, k: int) -> Positions:
-        first, most = index_search.FIRST, index_search.MOST
-        index_search.FIRST = index_search.MOST = 20
-        try:
-            return bare.search(run.call, text, k, index=everyone)
-        finally:
-            index_search.FIRST, index_search.MOST = first, most
+    def first_results(run: Run, text: str, **how: Any) -> Rows:
+        rows, scores, vectors = run.call(table[text], 10 * FIRST)
+        how = how or {"attribute": attribute, "model": table}
+        return rows[np.asarray(vldebias.rerank(scores, FIRST, features=vectors, **how))]
 
-    def first_results(run: Run, text: str, k: int, **how: Any) -> Rows:
-        rows, scores, vectors = run.call(table[text], 10 * k)
-        if not how:
-            how = {"attribute": attribute, "model": table}
-        if "labels" not in how:
-            how = {**how, "features": vectors}
-        else:
-            how = {"labels": [label or None for label in index.labels[rows]]}
-            if not any(how["labels"]):
-                return rows[:k]  # there are no people among the results
-        return rows[np.asarray(vldebias.rerank(scores, k, **how))]
-
-    found: dict[str, Method] = {SEARCH: search(groups), FIXED: fixed}
+    found: dict[str, Method] = {SEARCH: search(groups)}
     if index.listed is not None:
-        found[WITHIN] = search(groups.within(index.listed))
-        names = np.unique(index.labels[index.labels != SCENE])
-        shares = dict(zip(map(str, names), [index.share, 1 - index.share], strict=True))
-        found[KNOWN] = search(groups.within(index.listed, shares))
-        return found
+        return found | {WITHIN: search(groups.within(index.listed))}
     found[FIRST_RESULTS] = first_results
-    found[TRUE] = lambda run, text, k: first_results(run, text, k, labels=True)
-    found[WITH_INDEX] = lambda run, text, k: first_results(run, text, k, index=groups)
-    if len(index.vectors) < 10_000:
-        positions = IndexGroups.fit(table, attribute, index.vectors)
-        found[WHOLE] = lambda run, text, k: vldebias.rerank(
-            index.vectors @ table[text], k, features=index.vectors, index=positions
-        )
+    found[WITH_INDEX] = lambda run, text: first_results(run, text, index=groups)
     return found
 
 
 def measured(
-    name: str,
-    index: Index,
-    attribute: str,
-    listed: Mapping[str, Sequence[str]],
-    first: Sequence[int],
+    name: str, index: Index, attribute: str, listed: Mapping[str, Sequence[str]]
 ) -> TaskResult:
     """Return the results of every method for an index."""
     part = TaskResult(
         TaskProvenance(
             task=name,
-            description="skew that is left, results that stay, retained hits and prefixes",
+            description="skew that is left, results that stay and retained hits",
             settings={"share": round(index.share, 3), "attribute": attribute},
         )
     )
@@ -307,73 +251,54 @@ def measured(
         codes[index.labels == label] = code
     shares = np.bincount(codes[codes >= 0], minlength=len(names)) / (codes >= 0).sum()
     table = texts()
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
-    kinds: list[str] = []
+    found: dict[str, list[dict[str, float]]] = {}
     by_name = methods(index, attribute)
-    for kind, asked in listed.items():
-        for text in asked:
-            run_of_query = Run(index, table[text])
-            kinds.append(kind)
-            for k in first:
-                bare = run_of_query.order[:k]
-                hits = []
-                for code in range(len(names)):
-                    ranked = run_of_query.order[codes[run_of_query.order] == code]
-                    hits.append(ranked[: max(1, k // len(names))])
-                for method in (NONE, *by_name):
-                    if k == min(first) and method not in (NONE, SEARCH, FIXED, WITHIN):
-                        continue
-                    run_of_query.n_read = 0
-                    refused = 0.0
-                    results: Any = bare
-                    if method != NONE:
-                        results = by_name[method](run_of_query, text, k)
-                        reports = getattr(results, "reports", ())
-                        refused = float(bool(reports) and "unreliable" in reports[0].about[1])
-                    ids = np.asarray(results).astype(int)
-                    row = figures(codes[ids], shares)
-                    row["stay"] = float(np.isin(bare, ids).mean())
-                    row["retained"] = float(np.mean([np.isin(own, ids).mean() for own in hits]))
-                    row["read"] = run_of_query.n_read
-                    row["refused"] = refused
-                    found.setdefault((method, k), []).append(row)
-    is_counted = np.isin(kinds, KINDS)
-    n = {"queries": int(is_counted.sum()), "vectors": len(index.vectors)}
-    for (method, k), rows in found.items():
-        column = {figure: np.array([row[figure] for row in rows]) for figure in rows[0]}
-        bare_rows = found[NONE, k]
-        before = np.array([row["distance"] for row in bare_rows])
-        above = before - [row["chance"] for row in bare_rows]
-        remaining = column["distance"] - column["chance"]
-        values = {figure: float(column[figure][is_counted].mean()) for figure in COSTS}
-        values["left"] = float(remaining[is_counted].mean() / above[is_counted].mean())
-        values["harmed"], values["kinds"] = harmed(column["distance"] - before, kinds)
+    asked = [text for kind in KINDS for text in listed[kind]]
+    for text in asked:
+        run_of_query = Run(index, table[text])
+        bare = run_of_query.order[:FIRST]
+        hits = []
+        for code in range(len(names)):
+            ranked = run_of_query.order[codes[run_of_query.order] == code]
+            hits.append(ranked[: max(1, FIRST // len(names))])
+        for method in (NONE, *by_name):
+            refused = 0.0
+            results: Any = bare
+            if method != NONE:
+                results = by_name[method](run_of_query, text)
+                reports = getattr(results, "reports", ())
+                refused = float(bool(reports) and "unreliable" in reports[0].about[1])
+            ids = np.asarray(results).astype(int)
+            row = figures(codes[ids], shares)
+            row["stay"] = float(np.isin(bare, ids).mean())
+            row["retained"] = float(np.mean([np.isin(own, ids).mean() for own in hits]))
+            row["refused"] = refused
+            found.setdefault(method, []).append(row)
+    n = {"queries": len(asked), "vectors": len(index.vectors)}
+    above = np.mean([row["distance"] - row["chance"] for row in found[NONE]])
+    for method, rows in found.items():
+        values = {figure: float(np.mean([row[figure] for row in rows])) for figure in COSTS}
+        remaining = np.mean([row["distance"] - row["chance"] for row in rows])
+        values["left"] = float(remaining / above)
         for figure, value in values.items():
-            part.add(TITLES[figure], method, value, n=n, subset=f"k = {k}")
+            part.add(TITLES[figure], method, value, n=n, subset=f"k = {FIRST}")
     return part
 
 
 def figures(codes: NDArray[np.integer], shares: Floats) -> dict[str, float]:
-    """Return the distance of a list's shares from the index's, by chance too, and its NDKL.
+    """Return the distance of a list's shares from the index's, measured and by chance.
 
     Args:
         codes: group of each result (k,), or -1 for scenes.
         shares: the groups' shares (g,) in the index.
     """
     people = codes[codes >= 0]
-    n = max(len(people), 1)
-    observed = np.bincount(people, minlength=len(shares)) / n
-    counts = np.eye(len(shares))[people].cumsum(axis=0)
-    total = weight = 0.0
-    for place, count in enumerate(counts, start=1):
-        p = count / place
-        kl = float((p[p > 0] * np.log(p[p > 0] / shares[p > 0])).sum())
-        total += kl / np.log2(place + 1)
-        weight += 1 / np.log2(place + 1)
+    if not len(people):
+        return {"distance": 0.0, "chance": 0.0}
+    observed = np.bincount(people, minlength=len(shares)) / len(people)
     return {
-        "distance": float(np.abs(observed - shares).mean()) if len(people) else 0.0,
-        "chance": by_chance(n, tuple(shares)) if len(people) else 0.0,
-        "ndkl": total / weight if weight else 0.0,
+        "distance": float(np.abs(observed - shares).mean()),
+        "chance": by_chance(len(people), tuple(shares)),
     }
 
 
@@ -384,23 +309,12 @@ def by_chance(n: int, shares: tuple[float, ...]) -> float:
     return float(np.abs(counts / n - shares).mean())
 
 
-def harmed(changes: NDArray[np.float64], kinds: Sequence[str]) -> tuple[int, int]:
-    """Return how many kinds of queries get surely worse, and the number of kinds."""
-    rng = np.random.default_rng(0)
-    number = 0
-    for kind in dict.fromkeys(kinds):
-        own = changes[np.array(kinds) == kind]
-        draws = own[rng.integers(len(own), size=(RESAMPLES, len(own)))].mean(axis=1)
-        number += bool(np.quantile(draws, 0.025) > 0)
-    return number, len(set(kinds))
-
-
 def with_fewer_queries(most: int) -> dict[str, list[str]]:
-    """Return queries about people by kind. Two thirds of them are professions and activities."""
-    kinds = {kind: listed for kind, listed in queries().items() if kind != NO_PERSON}
+    """Return professions and activities, a third of `most` each."""
     chosen = {}
-    for kind, listed in kinds.items():
-        n = max(1, most // 3 if kind in KINDS else most // 3 // (len(kinds) - len(KINDS)))
+    for kind in KINDS:
+        listed = queries()[kind]
+        n = max(1, most // 3)
         step = max(1, len(listed) // n)
         chosen[kind] = list(listed[::step][:n])
     return chosen
@@ -467,71 +381,15 @@ def collections() -> Iterator[tuple[str, Index, str]]:
         yield f"{name}, {column}", index, column
 
 
-def timed(vectors: int) -> TaskResult:
-    """Return the time of a search, divided by that of a bare call of a flat index or of HNSW."""
-    result = TaskResult(TaskProvenance(task="time", description="one search, one thread"))
-    torch.set_num_threads(1)
-    found = mixtures(photos(), vectors, 0.5, 0.0, seed=2)
-    index = Index(small_model().images(found.before), found.labels, np.empty(0))
-    table = texts()
-    queries_of_index = vldebias.debias_queries(
-        dict(table), "gender", method="none", reference=index.vectors[::20]
-    )
-    (text, *_) = with_fewer_queries(3)["professions"]
-    for name, call in calls(index.vectors).items():
-        for k in FIRST:
-            seconds = medians(
-                {
-                    "bare": partial(call, table[text], k),
-                    "search": partial(queries_of_index.search, call, text, k),
-                },
-                REPETITIONS,
-                time.process_time,
-            )
-            ratio = seconds["search"] / seconds["bare"]
-            result.add(RATIO, name, ratio, n={"vectors": vectors}, subset=f"k = {k}")
-    return result
-
-
-def calls(vectors: Floats) -> dict[str, index_search.IndexCall]:
-    """Return functions that search the vectors, by the kind of index."""
-    if importlib.util.find_spec("faiss") is None:
-        rows = torch.from_numpy(vectors)
-
-        def by_torch(vector: NDArray[Any], n: int) -> tuple[Rows, Floats, Floats]:
-            scores, best = (rows @ torch.from_numpy(vector)).topk(n)
-            return best.numpy(), scores.numpy(), vectors[best.numpy()]
-
-        return {"flat, torch": by_torch}
-    import faiss
-
-    faiss.omp_set_num_threads(1)
-    flat = faiss.IndexFlatIP(vectors.shape[1])
-    hnsw = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
-    found = {}
-    for name, index in (("flat, faiss", flat), ("HNSW, faiss", hnsw)):
-        index.add(vectors)
-
-        def by_faiss(vector: NDArray[Any], n: int, index: Any = index) -> tuple[Any, Any, Any]:
-            scores, best = index.search(vector[None], n)
-            is_found = best[0] >= 0
-            rows = best[0][is_found]
-            return rows, scores[0][is_found], index.reconstruct_batch(rows)
-
-        found[name] = by_faiss
-    return found
-
-
 def measure(vectors: int, most: int) -> Iterator[TaskResult]:
     """Yield the results for every index."""
     for name, index, attribute in indexes(vectors):
         begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            part = measured(name, index, attribute, with_fewer_queries(most), FIRST)
+            part = measured(name, index, attribute, with_fewer_queries(most))
         part.provenance.settings["seconds"] = round(time.process_time() - begin, 1)
         yield part
-    yield timed(vectors)
 
 
 def main() -> None:

@@ -90,12 +90,6 @@ def read_collection() -> Collection:
         )
 
 
-def genders_in_titles() -> NDArray[np.str_]:
-    """Return the genders (n,) that the words of the titles mention, or ""."""
-    with np.load(folder() / "photos" / "fsa.npz", allow_pickle=False) as arrays:
-        return arrays["gender"].astype(str)
-
-
 def agreed_genders() -> dict[str, str]:
     """Return the gender of each file for which both readers saw only women, or only men."""
     gender_of = {"women": "female", "men": "male"}

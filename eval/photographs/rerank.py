@@ -14,7 +14,6 @@ all photographs with a label to the results of every query.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 import vldebias
 from eval.experiments import embeddings
 from eval.photographs import Floats, Rows, Strings, galleries, is_present, queries, texts, unit
-from eval.tables import parser, run
+from eval.tables import parser, resampled_ratio, run
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
@@ -102,7 +101,7 @@ def all_galleries() -> Iterator[Gallery]:
                     asked,
                 )
             )
-    if embeddings.file().is_file():
+    if is_present(embeddings.FILE):
         found += celeba()
     for gallery in found:
         if len(np.unique(gallery.true)) == 2:
@@ -266,15 +265,6 @@ def _by_error_rates(
     return _covered(ends, true[first], groups)
 
 
-def clustered_interval(values: pd.Series[Any], clusters: pd.Series[Any]) -> tuple[float, float]:
-    """Return the 95% interval for the mean from resampled clusters."""
-    sums = values.groupby(clusters).agg(["sum", "count"]).to_numpy()
-    rng = np.random.default_rng(0)
-    drawn = sums[rng.integers(0, len(sums), size=(RESAMPLES, len(sums)))].sum(axis=1)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    return float(low), float(high)
-
-
 METRICS = {
     "coverage": Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0)),
     "width": Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
@@ -314,13 +304,15 @@ def _add(
     for name, metric in METRICS.items():
         values = rows[name].astype(float).dropna()
         if len(values):
-            ends = clustered_interval(values, clusters[values.index])
-            n = {"lists": len(values), "clusters": int(clusters[values.index].nunique())}
-            result.add(metric, method, float(values.mean()), ends, n=n, subset=subset)
+            groups = values.groupby(clusters[values.index])
+            sums = groups.agg(["sum", "count"]).to_numpy()
+            mean, ends = resampled_ratio(sums, RESAMPLES)
+            n = {"lists": len(values), "clusters": len(sums)}
+            result.add(metric, method, mean, ends, n=n, subset=subset)
 
 
 def main() -> None:
-    arguments: argparse.Namespace = parser(__doc__).parse_args()
+    arguments = parser(__doc__).parse_args()
     if not is_present():
         return
     with warnings.catch_warnings():

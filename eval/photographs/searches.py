@@ -1,7 +1,5 @@
 """Measure which query edits make searches worse, on real photographs with many kinds of queries.
 
-The miniature's portraits are also measured, with two kinds of queries.
-
 Every gallery contains equally many images for each value. The reference is a third of all images,
 without labels, and does not share images with the gallery. Galleries and references are sampled
 twice. A kind of query in a gallery (a cell) is made worse if the 95% interval for the change in
@@ -9,9 +7,8 @@ MaxSkew@k is above 0, and the same applies to individual searches. k is a twenti
 and at least 10.
 
 In addition to the defaults, the result contains candidates for a text-only default: removing the
-direction of the values (`difference`, which sets every query to 0 along it), removing half of it,
-moving every query to the mean of the class prompts instead of 0, or moving only queries that are
-further from this mean than class prompts usually are.
+direction of the values (`difference`, which sets every query to 0 along it), or moving every query
+to the mean of the class prompts instead of 0.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,7 +25,7 @@ import torch
 from torch import Tensor
 
 import vldebias
-from eval.experiments import embeddings, search_cells
+from eval.experiments import embeddings
 from eval.photographs import (
     Floats,
     Photographs,
@@ -41,9 +37,10 @@ from eval.photographs import (
     split,
     texts,
 )
-from eval.tables import add_share, stored
+from eval.tables import add_share, resampled_ratio, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.edits import TEXT
+from vldebias.measure.resampling import recentred_interval
 from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
@@ -54,66 +51,50 @@ from vldebias.prompts import PromptSet, load_prompts
 RESAMPLES = 200
 LEAST = 100  # minimum number of images in a gallery
 PHOTOGRAPHS = "photographs"
-MINIATURE = "miniature"
 DEFAULT = "default, texts alone"
 REFERENCE = "default, reference="
 BY_NAME = "difference, reference="
 BY_TEXTS = "difference, texts alone"
-HALF = "difference, half"
 RECENTRED = "difference, re-centred on the class prompts"
-TRIMMED = "difference, of leaning queries alone"
-METHODS = (DEFAULT, REFERENCE, BY_NAME, BY_TEXTS, HALF, RECENTRED, TRIMMED)
+METHODS = (DEFAULT, REFERENCE, BY_NAME, BY_TEXTS, RECENTRED)
 SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
 STAY = Metric("stay", "share of the first k that stay", "utility", "higher")
 RETAINED = Metric("retained", "retained hits", "utility", "higher")
 WORSE = Metric("worse", "made worse", "fact", "lower")
-WORSE_TWICE = Metric("worse_twice", "made worse in both draws", "fact", "lower")
 BETTER = Metric("better", "made better", "fact", "higher")
 REMOVED = Metric("removed", "share of the skew above chance that is removed", "fact", "higher")
 PROMISED = Metric("promised", "change of the gap in the test of the default")
 GAP = Metric("gap_change", "measured change of the gap")
-GAP_SHARE = Metric("gap_change_share", "measured change of the gap, as a share of it")
 UNCHANGED = Metric("unchanged", "queries that stay bit for bit")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recentred(Edit):
-    """Move text embeddings along some directions towards a centre, unless they are close to it.
+    """Move text embeddings along some directions to a centre.
 
     Attributes:
         directions: The orthonormal directions (r, d).
         centre: The centre (r,).
-        spread: The units (r,) for distances.
-        width: The distance up to which embeddings are unchanged, in these units.
-        share: The share of the remaining distance to remove, in [0, 1].
     """
 
     kind = "recentred"
-    axes: ClassVar = {"directions": "r d", "centre": "r", "spread": "r"}
+    axes: ClassVar = {"directions": "r d", "centre": "r"}
 
     directions: Tensor
     centre: Tensor
-    spread: Tensor
     provenance: Provenance
-    width: float = 0.0
-    share: float = 1.0
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         rows = z.double()
         length = rows.norm(dim=-1, keepdim=True)
         offset = rows / length @ self.directions.T - self.centre
-        distance = (offset / self.spread).norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        beyond = (1 - self.width / distance).clamp(min=0)
-        moved = self.share * beyond * offset @ self.directions
+        moved = offset @ self.directions
         return (rows - strength * length * moved).to(z.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A gallery with labels for an attribute, and an unlabelled reference.
-
-    `world` is "photographs" or "miniature", and `kinds` contains queries by kind.
-    """
+    """A gallery with labels for an attribute, an unlabelled reference, and queries by kind."""
 
     name: str
     draw: int
@@ -123,12 +104,11 @@ class Cell:
     gallery: Photographs
     reference: Photographs
     kinds: Mapping[str, Sequence[str]]
-    world: str = PHOTOGRAPHS
 
     @property
     def task(self) -> str:
         """Return the name of the cell in results."""
-        return f"{self.world}: {self.name}, {self.column}, draw {self.draw}"
+        return f"{PHOTOGRAPHS}: {self.name}, {self.column}, draw {self.draw}"
 
     @property
     def labels(self) -> Strings:
@@ -149,8 +129,6 @@ def cells(draws: Sequence[int]) -> Iterator[Cell]:
     if is_present(embeddings.FILE):
         for draw in draws:
             yield from celeba(draw)
-    for draw in draws:
-        yield from _miniature(draw)
 
 
 def photographs(draw: int) -> Iterator[Cell]:
@@ -189,37 +167,6 @@ def celeba(draw: int) -> Iterator[Cell]:
     yield Cell("CelebA", draw, "gender", prompts, table, gallery, reference, kinds)
 
 
-def _miniature(draw: int) -> Iterator[Cell]:
-    """Yield an even gallery of portraits for each prompt set, as in `search_cells`."""
-    found: dict[str, list[tuple[str, search_cells.Cell]]] = {}
-    for cell in search_cells.miniature(draw):
-        prompts, kind, gallery = cell.name.split("; ")
-        # The test and the centre require class prompts.
-        if gallery == "even" and cell.prompt_set.classes:
-            found.setdefault(prompts, []).append((kind, cell))
-    for prompts, searches in found.items():
-        kinds = {kind: cell.queries for kind, cell in searches}
-        _, first = searches[0]
-        listed = [*dict.fromkeys(chain(first.prompt_set.texts, *kinds.values()))]
-        table = dict(zip(listed, first.texts.embed(listed).float().numpy(), strict=True))
-        images = []
-        for part in (first.gallery, first.reference):
-            values = part.column(first.column)
-            labels = {first.column: np.array(values.names)[values.codes]}
-            images.append(Photographs(prompts, part.unit[:].numpy(), labels))
-        yield Cell(
-            prompts,
-            draw,
-            first.column,
-            first.prompt_set,
-            table,
-            images[0],
-            images[1],
-            kinds,
-            MINIATURE,
-        )
-
-
 def edits(cell: Cell) -> dict[str, Edit]:
     """Return the edits that are fitted to the prompts or the reference of a cell, by method."""
     reference = cell.reference.features
@@ -232,11 +179,11 @@ def edits(cell: Cell) -> dict[str, Edit]:
         BY_NAME: by_images.fit("difference+equalise", TEXT),
         BY_TEXTS: by_texts.fit("difference", TEXT),
     }
-    return fitted | _by_texts(cell)
+    return fitted | {RECENTRED: _recentred(cell)}
 
 
-def _by_texts(cell: Cell) -> dict[str, Edit]:
-    """Return candidates to replace `difference` as the text-only default."""
+def _recentred(cell: Cell) -> Recentred:
+    """Return the edit that moves queries to the mean of the class prompts."""
     prompt_set = load_prompts(cell.prompt_set)
 
     def embedded(listed: Sequence[str]) -> Tensor:
@@ -247,17 +194,7 @@ def _by_texts(cell: Cell) -> dict[str, Edit]:
     unit = torch.nn.functional.normalize(torch.stack(means), dim=1)
     directions = torch.linalg.svd(unit - unit.mean(0), full_matrices=False)[2][: len(unit) - 1]
     along = embedded([*prompt_set.classes, *prompt_set.held_out_classes]) @ directions.T
-    nothing = torch.zeros(len(directions), dtype=torch.float64)
-
-    def recentred(centre: Tensor, width: float = 0.0, share: float = 1.0) -> Recentred:
-        provenance = Provenance("recentred")
-        return Recentred(directions, centre, along.std(0), provenance, width, share)
-
-    return {
-        HALF: recentred(nothing, share=0.5),
-        RECENTRED: recentred(along.mean(0)),
-        TRIMMED: recentred(along.mean(0), width=0.5),
-    }
+    return Recentred(directions, along.mean(0), Provenance("recentred"))
 
 
 def measure(draws: Sequence[int], work: Path | None = None) -> Iterator[TaskResult]:
@@ -280,7 +217,7 @@ def _measure_cell(cell: Cell) -> TaskResult:
         TaskProvenance(
             task=cell.task,
             description="MaxSkew by kind of query, and promised and measured gaps",
-            settings={"k": cell.k, "world": cell.world, "attribute": cell.column},
+            settings={"k": cell.k, "attribute": cell.column},
         )
     )
     with warnings.catch_warnings():
@@ -332,76 +269,47 @@ def _add_kind(
 
 
 def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
-    """Yield counts of cells by world, attribute and kind of query, and of individual searches."""
-    by_group: dict[str, list[tuple[TaskResult, str]]] = {}
-    by_world: dict[str, list[TaskResult]] = {}
-    for part in parts:
-        settings = part.provenance.settings
-        world = settings["world"]
-        by_world.setdefault(world, []).append(part)
-        for kind in dict.fromkeys(row.subset for row in part.rows if row.metric == SKEW.name):
-            for group in (world, f"{world}, {settings['attribute']}", f"{world}, {kind}"):
-                by_group.setdefault(group, []).append((part, kind))
-    for group, members in by_group.items():
-        yield _tally_of_cells(group, members)
-    for world, members_of_world in by_world.items():
-        tally = TaskResult(
-            TaskProvenance(task=f"single searches: {world}", description="counts of searches")
-        )
-        for method in METHODS:
-            for metric in (WORSE, BETTER):
-                counts = [
-                    (round(row.value * row.n["searches"]), row.n["searches"])
-                    for part in members_of_world
-                    for row in part.rows
-                    if (row.metric, row.method) == (metric.name, method)
-                ]
-                hits, searches = map(sum, zip(*counts, strict=True))
-                add_share(tally, metric, method, hits, {"searches": searches})
-        yield tally
-
-
-def _tally_of_cells(group: str, members: Sequence[tuple[TaskResult, str]]) -> TaskResult:
-    """Count the cells that each method makes worse or better, and sum the skew that it removes."""
+    """Yield counts of cells, and of individual searches."""
+    yield _tally_of_cells(parts)
     tally = TaskResult(
-        TaskProvenance(task=f"cells: {group}", description="counts of kinds of queries")
+        TaskProvenance(task=f"single searches: {PHOTOGRAPHS}", description="counts of searches")
     )
     for method in METHODS:
-        outcomes: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
-        sums = []
-        for part, kind in members:
-            rows = {
-                row.method: row
+        for metric in (WORSE, BETTER):
+            counts = [
+                (round(row.value * row.n["searches"]), row.n["searches"])
+                for part in parts
                 for row in part.rows
-                if row.metric == SKEW.name and row.subset == kind
-            }
-            change = rows[method].change
+                if (row.metric, row.method) == (metric.name, method)
+            ]
+            hits, searches = map(sum, zip(*counts, strict=True))
+            add_share(tally, metric, method, hits, {"searches": searches})
+    yield tally
+
+
+def _tally_of_cells(parts: Sequence[TaskResult]) -> TaskResult:
+    """Count the cells that each method makes worse or better, and sum the skew that it removes."""
+    tally = TaskResult(
+        TaskProvenance(task=f"cells: {PHOTOGRAPHS}", description="counts of kinds of queries")
+    )
+    skews = [row for part in parts for row in part.rows if row.metric == SKEW.name]
+    row_of = {(row.task, row.subset, row.method): row for row in skews}
+    cells_of_parts = dict.fromkeys((row.task, row.subset) for row in skews)
+    for method in METHODS:
+        changes = []
+        sums = []
+        for cell in cells_of_parts:
+            change = row_of[*cell, method].change
             assert change is not None
-            place = part.provenance.task.rpartition(", draw ")[0]
-            outcomes.setdefault((place, kind), []).append((change[1] > 0, change[2] < 0))
-            above_chance = rows["none"].value - rows["random"].value
+            changes.append(change)
+            above_chance = row_of[*cell, "none"].value - row_of[*cell, "random"].value
             sums.append((-change[0], max(above_chance, 0.0)))
-        of_draws = [outcome for draws in outcomes.values() for outcome in draws]
-        n = {"cells": len(of_draws)}
-        add_share(tally, WORSE, method, sum(worse for worse, _ in of_draws), n)
-        add_share(tally, BETTER, method, sum(better for _, better in of_draws), n)
-        twice = sum(all(worse for worse, _ in draws) for draws in outcomes.values())
-        add_share(tally, WORSE_TWICE, method, twice, {"kinds in galleries": len(outcomes)})
-        share, interval = _resampled_share(sums)
+        n = {"cells": len(changes)}
+        add_share(tally, WORSE, method, sum(low > 0 for _, low, _ in changes), n)
+        add_share(tally, BETTER, method, sum(high < 0 for _, _, high in changes), n)
+        share, interval = resampled_ratio(np.array(sums), 1000)
         tally.add(REMOVED, method, share, interval, n=n)
     return tally
-
-
-def _resampled_share(sums: Sequence[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
-    """Return the removed share of the removable skew with an interval over cells."""
-    values = np.array(sums)
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(len(values), size=(1000, len(values)))
-    totals = values[drawn].sum(1)
-    shares = totals[:, 0] / np.maximum(totals[:, 1], 1e-9)
-    low, high = np.percentile(shares, [2.5, 97.5])
-    removed, removable = values.sum(0)
-    return float(removed / max(removable, 1e-9)), (float(low), float(high))
 
 
 def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
@@ -420,8 +328,8 @@ def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
         if choice is not None and choice.change is not None:
             part.add(PROMISED, method, choice.change[0], choice.change[1:], n=n)
         changes = _gaps(cell, edit(before)) - measured
-        part.add(GAP, method, *_centred(changes), n=n)
-        part.add(GAP_SHARE, method, *_centred(changes / measured[0]), n=n)
+        change = float(changes[0])
+        part.add(GAP, method, change, recentred_interval(change, changes[1:]), n=n)
 
 
 def _gaps(cell: Cell, rows: Tensor) -> np.ndarray:
@@ -442,28 +350,14 @@ def _gaps(cell: Cell, rows: Tensor) -> np.ndarray:
     return gaps
 
 
-def _centred(values: np.ndarray) -> tuple[float, tuple[float, float]]:
-    """Return the value with the interval from its resamples, centred on the value."""
-    low, high = np.percentile(values[1:] - values[1:].mean() + values[0], [2.5, 97.5])
-    return float(values[0]), (float(low), float(high))
-
-
 def _add_stated(part: TaskResult, cell: Cell) -> None:
-    """Count unchanged queries among those that state a value, and among all at strength 0."""
+    """Count the queries that state a value and stay unchanged."""
     prompt_set = load_prompts(cell.prompt_set)
-    stated: list[str] = []
-    if prompt_set.stated_words:  # an edit without such words changes every query
-        stated = [text for group in prompt_set.variants for text in group]
-    neutral = [text for listed in cell.kinds.values() for text in listed]
+    if not prompt_set.stated_words:  # an edit without such words changes every query
+        return
+    stated = [text for group in prompt_set.variants for text in group]
     debiased = vldebias.debias_queries(cell.table, cell.prompt_set, method="difference")
-
-    def same(listed: Sequence[str]) -> int:
-        before = [cell.table[text] for text in listed]
-        return sum(map(np.array_equal, debiased.embed(listed), before))
-
-    if stated:
-        n = {"queries": len(stated)}
-        add_share(part, UNCHANGED, BY_TEXTS, same(stated), n, "queries that state a value")
-    debiased.strength = 0.0
-    n = {"queries": len(neutral)}
-    add_share(part, UNCHANGED, BY_TEXTS, same(neutral), n, "strength 0")
+    before = [cell.table[text] for text in stated]
+    same = sum(map(np.array_equal, debiased.embed(stated), before))
+    n = {"queries": len(stated)}
+    add_share(part, UNCHANGED, BY_TEXTS, same, n, "queries that state a value")

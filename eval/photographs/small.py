@@ -9,7 +9,7 @@ the photographs is also measured. The inputs are those of `eval.photographs.pack
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import spearmanr
+from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from eval.photographs import is_present, unit
 from eval.photographs.pack import (
@@ -27,7 +28,6 @@ from eval.photographs.pack import (
     MiniLM,
     Rows,
     distil,
-    genders_in_titles,
     heads,
     mean_matrix,
     packaged_texts,
@@ -37,6 +37,7 @@ from eval.photographs.pack import (
     rounded,
 )
 from eval.tables import parser, run
+from vldebias.measure.resampling import percentile_interval
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.miniature.photographs import read_labels
@@ -49,7 +50,7 @@ WOMAN, MAN = "A photo of a woman.", "A photo of a man."
 RECALL = Metric("recall@10", "titles whose photograph is among the first 10", "utility", "higher")
 GENDER = Metric("gender_auc", "area under the curve of gender by texts", "utility", "higher")
 AGREEMENT = Metric("agreement", "rank correlation of cosines with MiniLM's", "utility", "higher")
-READERS, WORDS = "labelled by two readers", "labelled by titles"
+READERS = "labelled by two readers"
 FIRST_READER, SECOND_READER = "reader A", "reader B"
 KAPPA = Metric("kappa", "Cohen's kappa of the readers")
 LABELLED = Metric("labelled", "photographs with this label")
@@ -84,12 +85,6 @@ class Texts:
         return np.array([place[text] for text in texts])
 
 
-def kappa(first: NDArray[Any], second: NDArray[Any]) -> float:
-    """Return Cohen's kappa of two readers' labels (n,)."""
-    by_chance = sum((first == x).mean() * (second == x).mean() for x in np.unique(first))
-    return float(((first == second).mean() - by_chance) / (1 - by_chance))
-
-
 def readers() -> TaskResult:
     """Measure the agreement of the two readers of the thumbnails, over all labels and for each."""
     part = TaskResult(
@@ -119,25 +114,20 @@ def _resampled_kappa(
     """Return Cohen's kappa with an interval over photographs."""
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(first), size=(RESAMPLES, len(first)))
-    low, high = np.percentile([kappa(first[rows], second[rows]) for rows in drawn], [2.5, 97.5])
-    return kappa(first, second), (float(low), float(high))
+    draws = np.array([cohen_kappa_score(first[rows], second[rows]) for rows in drawn])
+    return float(cohen_kappa_score(first, second)), percentile_interval(draws)
 
 
-def texts_in_folds(
-    collection: Collection, texts: Texts, genders: Mapping[str, NDArray[np.str_]]
-) -> Iterator[TaskResult]:
-    """Compare the text encoder with MiniLM on held-out titles.
-
-    `genders` contains the labels (n,) of the photographs, by who assigned them.
-    """
+def texts_in_folds(collection: Collection, texts: Texts) -> TaskResult:
+    """Compare the text encoder with MiniLM on held-out titles."""
     titles = collection.titles
     listed, shares, wanted, alone = texts.listed, texts.shares, texts.wanted, texts.alone
     row_of_title = texts.rows(titles)
     query_rows = texts.rows([WOMAN, MAN])
     fold_of_text = np.random.default_rng(0).integers(FOLDS, size=len(listed))
     found: dict[str, list[Array]] = {OURS: [], TEACHER: []}
-    scores: dict[tuple[str, str], list[Array]] = {}
-    shown: dict[str, list[NDArray[np.bool_]]] = {}
+    scores: dict[str, list[Array]] = {OURS: [], TEACHER: []}
+    shown: list[NDArray[np.bool_]] = []
     sizes = []
     mimicked = np.zeros((len(listed), WIDTH))
     for fold in range(FOLDS):
@@ -151,9 +141,8 @@ def texts_in_folds(
         mean, directions = principal(collection.features[train])
         images = (collection.features - mean) @ directions
         sizes.append(int((~train).sum()))
-        for source, gender in genders.items():
-            labels = gender[~train]
-            shown.setdefault(source, []).append(labels[labels != ""] == "female")
+        labels = collection.gender[~train]
+        shown.append(labels[labels != ""] == "female")
         for name, vectors in ((OURS, ours), (TEACHER, wanted)):
             image, text = heads(images[train], vectors[row_of_title[train]])
             held_out = unit(images[~train] @ image)
@@ -161,9 +150,7 @@ def texts_in_folds(
             codes = collection.title_codes[~train]
             found[name].append(_found(held_out, embedded[row_of_title[~train]], codes))
             woman, man = embedded[query_rows]
-            for source, gender in genders.items():
-                known = held_out[gender[~train] != ""]
-                scores.setdefault((name, source), []).append(known @ (woman - man))
+            scores[name].append(held_out[labels != ""] @ (woman - man))
     part = TaskResult(
         TaskProvenance(
             task="texts",
@@ -174,11 +161,10 @@ def texts_in_folds(
     for name in (OURS, TEACHER):
         hits = np.concatenate(found[name])
         part.add(RECALL, name, *_mean(hits), n={"titles": len(hits)})
-        for source, labels in shown.items():
-            n = {"photographs": sum(map(len, labels))}
-            part.add(GENDER, name, *_auc(scores[name, source], labels), n=n, subset=source)
+        n = {"photographs": sum(map(len, shown))}
+        part.add(GENDER, name, *_auc(scores[name], shown), n=n, subset=READERS)
     _add_agreement(part, mimicked, wanted, len(set(titles)), fold_of_text, query_rows)
-    yield part
+    return part
 
 
 def _found(images: Array, texts: Array, codes: Rows) -> Array:
@@ -191,8 +177,7 @@ def _found(images: Array, texts: Array, codes: Rows) -> Array:
 def _mean(values: Array) -> tuple[float, tuple[float, float]]:
     rng = np.random.default_rng(0)
     drawn = values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return float(values.mean()), (float(low), float(high))
+    return float(values.mean()), percentile_interval(drawn)
 
 
 def _auc(scores: Sequence[Array], shown: Sequence[Array]) -> tuple[float, tuple[float, float]]:
@@ -205,20 +190,12 @@ def _auc(scores: Sequence[Array], shown: Sequence[Array]) -> tuple[float, tuple[
             if rng is not None:
                 members = [np.flatnonzero(label == value) for value in (True, False)]
                 rows = np.concatenate([rng.choice(row, len(row)) for row in members])
-            areas.append(_area(score[rows], label[rows]))
+            areas.append(roc_auc_score(label[rows], score[rows]))
         return float(np.mean(areas))
 
     rng = np.random.default_rng(0)
-    low, high = np.percentile([area(rng) for _ in range(RESAMPLES)], [2.5, 97.5])
-    return area(), (float(low), float(high))
-
-
-def _area(scores: Array, is_positive: NDArray[np.bool_]) -> float:
-    """Return how often a positive has a higher score than a negative."""
-    ranks = rankdata(scores)
-    positive, negative = int(is_positive.sum()), int((~is_positive).sum())
-    above = ranks[is_positive].sum() - positive * (positive + 1) / 2
-    return float(above / (positive * negative))
+    draws = np.array([area(rng) for _ in range(RESAMPLES)])
+    return area(), percentile_interval(draws)
 
 
 def _add_agreement(
@@ -254,11 +231,10 @@ def main() -> None:
     collection, minilm = read_collection(), MiniLM(args.minilm)
 
     texts = Texts.of_titles(collection.titles, minilm)
-    genders = {READERS: collection.gender, WORDS: genders_in_titles()}
 
     def measure() -> Iterator[TaskResult]:
         yield readers()
-        yield from texts_in_folds(collection, texts, genders)
+        yield texts_in_folds(collection, texts)
 
     run("photographs_model", measure, args.json)
 

@@ -1,6 +1,5 @@
-"""Train two heads on real pairs of photographs and text (`real_titles` and `real_captions`).
+"""Train two heads on real pairs of photographs and captions (`real_captions`).
 
-    python -m eval.experiments.run real_titles     # the packaged photographs and their titles
     python -m eval.experiments.run real_captions   # Flickr8k, from $VLDEBIAS_REAL
 
 The towers are frozen, so that photographs and text are represented by the inputs of the heads. A
@@ -25,15 +24,8 @@ from torch import Tensor, nn
 from eval.experiments import captions
 from eval.experiments.captions import loss_of, softmax_scores
 from eval.experiments.run import Cell, scored
-from eval.photographs import (
-    is_present,
-    pairs_before_heads,
-    small_model,
-    text_vectors,
-)
+from eval.photographs import is_present, pairs_before_heads, small_model
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.photograph_model import load_encoder, read_arrays
-from vldebias.miniature.photographs import GALLERY, REFERENCE, read_table
 from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
@@ -43,8 +35,7 @@ WITHIN = 10  # number of top results that must contain the photograph
 EARLY = 0.4  # share of the steps after which pairs are scored
 KEPT = 0.8  # share of the pairs to keep, by score
 VALIDATION = 0.1  # share of the training texts for selecting temperatures
-ASKED = {"female": "A photo of a woman.", "male": "A photo of a man."}
-RECALL, GENDER, GAP = "recall@10", "gender by texts", "recall@10, men minus women"
+RECALL = "recall@10"
 
 Rows = NDArray[np.int64]
 
@@ -53,13 +44,12 @@ Rows = NDArray[np.int64]
 class RealPairs:
     """Photographs as an array (n, a, 1, 1), and the vectors (m, b) of the distinct texts.
 
-    `texts` contains the text of each photograph, `row_of_text` the row of each text in the vectors,
-    and `gender` (n,) is "female", "male" or "".
+    `texts` contains the text of each photograph, and `row_of_text` the row of each text in the
+    vectors.
     """
 
     images: Tensor
     texts: Sequence[str]
-    gender: NDArray[np.str_]
     vectors: Tensor
     row_of_text: Mapping[str, int]
 
@@ -67,12 +57,12 @@ class RealPairs:
         """Return some of the pairs."""
         texts = [self.texts[row] for row in rows]
         images = self.images[torch.from_numpy(rows)]
-        return RealPairs(images, texts, self.gender[rows], self.vectors, self.row_of_text)
+        return RealPairs(images, texts, self.vectors, self.row_of_text)
 
     def with_texts_of(self, rows: Rows) -> RealPairs:
         """Return the same photographs with the texts in the given rows."""
         texts = [self.texts[row] for row in rows]
-        return RealPairs(self.images, texts, self.gender, self.vectors, self.row_of_text)
+        return RealPairs(self.images, texts, self.vectors, self.row_of_text)
 
 
 class Heads(captions.Heads):
@@ -95,24 +85,7 @@ class Heads(captions.Heads):
         super().__init__(*heads, pairs.vectors, pairs.row_of_text)
 
 
-def titles() -> tuple[RealPairs, RealPairs]:
-    """Return the packaged training photographs, and the gallery, which has different titles."""
-    table, arrays, encoder = read_table(), read_arrays(), load_encoder()
-    listed = list(dict.fromkeys([row["title"] for row in table] + list(ASKED.values())))
-    with torch.no_grad():
-        vectors = encoder.means(listed)
-    pairs = RealPairs(
-        arrays["features"][:, :, None, None],
-        [row["title"] for row in table],
-        np.array([row["gender"] for row in table]),
-        vectors,
-        {text: row for row, text in enumerate(listed)},
-    )
-    part = np.array([row["part"] for row in table])
-    learned, gallery = (np.flatnonzero(part == name) for name in (REFERENCE, GALLERY))
-    return pairs.take(learned), pairs.take(gallery)
-
-
+@cache
 def flickr() -> tuple[RealPairs, RealPairs]:
     """Return Flickr8k photographs for training and for testing, each with its first caption.
 
@@ -120,40 +93,33 @@ def flickr() -> tuple[RealPairs, RealPairs]:
         InvalidInputError: If $VLDEBIAS_REAL does not contain them.
     """
     if not is_present("photos"):
-        raise InvalidInputError("Flickr8k was not found. Set VLDEBIAS_REAL, or run real_titles")
-    table = text_vectors()
-    vectors = [torch.tensor(table[text])[None] for text in ASKED.values()]
-    row_of_text = {text: row for row, text in enumerate(ASKED.values())}
+        raise InvalidInputError("Flickr8k was not found. Set VLDEBIAS_REAL")
+    vectors = []
+    row_of_text: dict[str, int] = {}
     parts = []
     for part in ("train", "dev"):
-        images, gender, of_captions = pairs_before_heads(part)
+        images, of_captions = pairs_before_heads(part)
         # Only the vectors of captions are available, so numbers replace their text.
         texts = [f"{part} {row}" for row in range(len(images))]
         row_of_text |= {text: len(row_of_text) + row for row, text in enumerate(texts)}
         vectors.append(torch.from_numpy(of_captions))
-        parts.append((torch.from_numpy(images)[:, :, None, None], texts, gender))
+        parts.append((torch.from_numpy(images)[:, :, None, None], texts))
     joined = torch.cat(vectors)
     learned, held_out = (RealPairs(*part, joined, row_of_text) for part in parts)
     return learned, held_out
 
 
-@cache
-def real_pairs(data: str) -> tuple[RealPairs, RealPairs]:
-    """Return the training and held-out pairs of "titles" or "captions"."""
-    return titles() if data == "titles" else flickr()
-
-
 def real_captions(cell: Cell) -> dict[str, Any]:
     """Score one arm on held-out pairs, or on validation pairs for selecting settings."""
-    learned, held_out = real_pairs(cell["data"])
+    learned, held_out = flickr()
     learned, validation = _without_validation(learned)
     wrong = learned.with_texts_of(Pairs.noise(len(learned.texts), cell["share"], cell["seed"]))
     trained = _trained(cell, wrong, cell["steps"])
     if cell.get("tuning"):
         return {"validation": float(found(trained, validation).mean())}
-    figures = _worth(trained, held_out)
+    figures = scored(RECALL, found(trained, held_out))
     if cell["arm"] == "InfoNCE":
-        again = _worth(_trained_without_suspects(cell, wrong), held_out)
+        again = scored(RECALL, found(_trained_without_suspects(cell, wrong), held_out))
         figures |= {f"InfoNCE, filtered: {name}": value for name, value in again.items()}
     return figures
 
@@ -193,16 +159,3 @@ def found(heads: Heads, pairs: RealPairs) -> NDArray[np.float64]:
     cosines = text_features(heads, list(pairs.texts)) @ image_features(heads, pairs.images).T
     first = cosines.topk(WITHIN, dim=1).indices.numpy()
     return (codes[first] == codes[:, None]).any(1).astype(float)
-
-
-def _worth(heads: Heads, pairs: RealPairs) -> dict[str, Any]:
-    """Return the results on held-out pairs with the scores of each photograph."""
-    hits = found(heads, pairs)
-    women, men = (pairs.gender == value for value in ASKED)
-    cosines = image_features(heads, pairs.images) @ text_features(heads, list(ASKED.values())).T
-    is_right = np.where(women, cosines[:, 0] > cosines[:, 1], cosines[:, 1] > cosines[:, 0])
-    return {
-        **scored(RECALL, hits),
-        GENDER: float((is_right[women].mean() + is_right[men].mean()) / 2),
-        GAP: float(hits[men].mean() - hits[women].mean()),
-    }

@@ -64,20 +64,16 @@ class Bench:
             attribute, words, list(jobs), adjectives=adjectives, stated_words=stated
         )
 
-    def generate(
-        self, prompts: Sequence[str], seeds: Sequence[int], attachment: Any = None, **options: Any
-    ) -> tuple[list[Image], list[str | None]]:
-        """Return an image and its assigned value for each prompt."""
+    def generate(self, prompts: Sequence[str], seeds: Sequence[int], **options: Any) -> list[Image]:
+        """Return an image for each prompt."""
         call = {**self.options, **options}
         pictures: list[Image] = []
-        values: list[str | None] = []
         for start in range(0, len(prompts), self.batch):
             batch = slice(start, start + self.batch)
             noise = [torch.Generator().manual_seed(seed) for seed in seeds[batch]]
             output = self.pipe(list(prompts[batch]), generator=noise, **call)
             pictures += output.images
-            values += [None] * len(output.images) if attachment is None else attachment.sampled
-        return pictures, values
+        return pictures
 
 
 def judge_small(pictures: Sequence[Image]) -> Verdicts:

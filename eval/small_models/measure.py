@@ -3,8 +3,8 @@
 Images are generated for two kinds of prompts about the held-out jobs in a split, from the same
 noise for every method:
 
-- For open prompts, "A photo of a {job}.", the results are the gap from even shares, how often an
-  image shows its assigned value, and how often the job is recognised.
+- For open prompts, "A photo of a {job}.", the results are the gap from even shares and how often
+  the job is recognised.
 - For prompts that state a different attribute, "A photo of a {value} {job}.", the result is how
   often images show it.
 """
@@ -12,6 +12,7 @@ noise for every method:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,7 @@ class Outcome:
     """The results for each job (jobs,), as described in `measure`."""
 
     gap: NDArray[np.float64]
-    agrees: NDArray[np.float64]
     job: NDArray[np.float64]
-    unknown: NDArray[np.float64]
     other: NDArray[np.float64]
 
 
@@ -60,37 +59,28 @@ def measure(
 
     Returns:
         The gap from even shares (L2, known images) for each job, and the shares of images that show
-        the assigned value, the job, no recognisable value, and the stated value of the other
-        attribute.
+        the job, and the stated value of the other attribute.
     """
     _, jobs = bench.jobs_of_split[split]
     other = bench.other[attribute]
     other_values = list(bench.values[other])
-    attachment = None if attach is None else attach()
-    try:
+    with nullcontext() if attach is None else attach():
         prompts = [prompt for prompt in open_prompts(jobs) for _ in range(images)]
         seeds = [100_000 * (seed + 1) + number for number in range(len(prompts))]
-        pictures, assigned = bench.generate(prompts, seeds, attachment, **options)
-        shown = bench.judge(pictures)
+        shown = bench.judge(bench.generate(prompts, seeds, **options))
         prompts = []
         for job in jobs:
             for value in other_values:
                 word = bench.values[other][value]
                 prompts += [fill("A photo of a {v} {c}.", v=word, c=job)] * other_images
         seeds = [100_000 * (seed + 1) + 50_000 + number for number in range(len(prompts))]
-        pictures, _ = bench.generate(prompts, seeds, attachment, **options)
-        shown_other = bench.judge(pictures)
-    finally:
-        if attachment is not None:
-            attachment.remove()
+        shown_other = bench.judge(bench.generate(prompts, seeds, **options))
     values = _by_job(shown[attribute], images)
     expected_other = np.tile(np.repeat(other_values, other_images), len(jobs))
     of_each = other_images * len(other_values)
     return Outcome(
         gap=np.array([gap_of(row, list(bench.values[attribute])) for row in values]),
-        agrees=(values == _by_job(assigned, images)).mean(1),
         job=_is_job(shown["job"], jobs, images),
-        unknown=np.array([[value is None for value in row] for row in values]).mean(1),
         other=(np.array(shown_other[other]) == expected_other).reshape(-1, of_each).mean(1),
     )
 

@@ -33,25 +33,15 @@ def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write both data sets in their file formats, with the small digits from scikit-learn."""
-    folder = tmp_path_factory.mktemp("downloads")
+    """Write the files of MNIST with the small digits from scikit-learn."""
+    folder = tmp_path_factory.mktemp("mnist-data")
     loaded = load_digits()
     pixels = interpolate(torch.from_numpy(loaded.images / 16)[:, None], (28, 28), mode="bilinear")
     images = (255 * pixels[:, 0]).round().numpy().astype(np.uint8)
     labels = loaded.target.astype(np.uint8)
-    (folder / "mnist-data").mkdir()
     for prefix, rows in (("train", slice(0, 1200)), ("t10k", slice(1200, None))):
-        write_idx(folder / "mnist-data" / f"{prefix}-images-idx3-ubyte", images[rows])
-        write_idx(folder / "mnist-data" / f"{prefix}-labels-idx1-ubyte", labels[rows])
-    cifar = folder / "cifar-10-batches-bin"
-    cifar.mkdir()
-    # Each channel has a different value, so that a wrong order of the axes is detected.
-    planes = np.repeat(np.array([10, 20, 30], np.uint8), 1024)
-    codes_of_batch = {f"data_batch_{number}": [number] for number in range(2, 6)}
-    codes_of_batch |= {"data_batch_1": [3, 1], "test_batch": [9]}
-    for name, codes in codes_of_batch.items():
-        records = [bytes([code]) + planes.tobytes() for code in codes]
-        (cifar / f"{name}.bin").write_bytes(b"".join(records))
+        write_idx(folder / f"{prefix}-images-idx3-ubyte", images[rows])
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels[rows])
     return folder
 
 
@@ -66,53 +56,26 @@ def downloads(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 class TestReaders:
     def test_idx_files_round_trip(self, downloads: Path) -> None:
-        pixels, labels = mnist.read("mnist", "test")
+        pixels, labels = mnist.read("test")
         assert pixels.dtype == torch.uint8
         assert tuple(pixels.shape) == (597, 1, 28, 28)
         assert labels.tolist() == load_digits().target[1200:].tolist()
-        raw = (downloads / "mnist-data" / "t10k-images-idx3-ubyte").read_bytes()[16:]
+        raw = (downloads / "t10k-images-idx3-ubyte").read_bytes()[16:]
         assert pixels.numpy().tobytes() == raw
 
-    def test_cifar_records_contain_a_class_and_three_planes(self, downloads: Path) -> None:
-        pixels, labels = mnist.read("cifar10", "train")
-        assert labels.tolist() == [3, 1, 2, 3, 4, 5]
-        assert pixels.amin((2, 3)).tolist() == pixels.amax((2, 3)).tolist() == [[10, 20, 30]] * 6
-        # The release's list of class names is not needed.
-        assert mnist.read("cifar10", "test")[1].tolist() == [9]
-
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            (None, "test_batch.bin: file not found; expected all files of CIFAR-10"),
-            (b"", "test_batch.bin: expected records of 3073 bytes, got 0 bytes"),
-            (b"x" * 3072, "test_batch.bin: expected records of 3073 bytes, got 3072 bytes"),
-        ],
-    )
-    def test_missing_and_damaged_cifar_files_are_named(
-        self, content: bytes | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(mnist, "DOWNLOADS", tmp_path)
-        mnist.read.cache_clear()
-        (tmp_path / "cifar-10-batches-bin").mkdir()
-        if content is not None:
-            (tmp_path / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(content)
-        with pytest.raises(InvalidInputError, match=message):
-            mnist.read("cifar10", "test")
-
-    @pytest.mark.parametrize("data", ["mnist", "cifar10"])
     def test_the_error_for_missing_files_names_their_folder(
-        self, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mnist, "DOWNLOADS", tmp_path)
+        monkeypatch.setattr(mnist, "DOWNLOADS", tmp_path / "missing")
         mnist.read.cache_clear()
-        with pytest.raises(InvalidInputError, match=r"expected its files in eval/downloads/"):
-            mnist.read(data, "train")
+        with pytest.raises(InvalidInputError, match="expected MNIST in eval/downloads/mnist-data"):
+            mnist.read("train")
 
     def test_the_real_files_have_the_known_numbers_of_digits(self) -> None:
-        if not mnist.has_files("mnist"):
+        if not mnist.DOWNLOADS.is_dir():
             pytest.skip("MNIST is not in eval/downloads: run `make mnist`")
         mnist.read.cache_clear()
-        pixels, labels = mnist.read("mnist", "train")
+        pixels, labels = mnist.read("train")
         assert tuple(pixels.shape) == (60_000, 1, 28, 28)
         assert np.bincount(labels).tolist() == [
             *(5923, 6742, 5958, 6131, 5842),
@@ -121,7 +84,7 @@ class TestReaders:
         mnist.read.cache_clear()
 
 
-CELL: dict[str, Any] = {"data": "mnist", "seed": 0}
+CELL: dict[str, Any] = {"seed": 0}
 
 
 class TestSamples:
@@ -141,7 +104,7 @@ class TestSamples:
         distances = torch.cdist(learn.pixels.flatten(1), chosen_by.pixels.flatten(1))
         assert len(learn) == 1000
         assert float(distances.min()) > 0
-        pixels, _ = mnist.read("mnist", "train")
+        pixels, _ = mnist.read("train")
         assert torch.equal(chosen_by.pixels, pixels[-200:].float() / 255)
 
     def test_a_share_of_zero_excludes_a_digit(self, downloads: Path) -> None:
@@ -292,13 +255,6 @@ def test_every_arm_runs_end_to_end_on_small_digits(
     if experiment.draw:
         run.named(experiment.draw)(result, tmp_path / "drawn.png")
         assert (tmp_path / "drawn.png").is_file()
-
-
-def test_the_cifar_experiment_is_the_mnist_experiment_on_different_files() -> None:
-    mine, other = (Experiment.read(name) for name in ("ssa", "ssa_cifar10"))
-    assert mine.arms == other.arms
-    assert mine.tables == other.tables
-    assert other.given["data"] == "cifar10"
 
 
 @pytest.mark.parametrize("name", NAMES)

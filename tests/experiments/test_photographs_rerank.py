@@ -9,7 +9,8 @@ import pytest
 
 from eval.photographs import is_present
 from eval.photographs import rerank as experiment
-from eval.photographs.rerank import DESIGNS, Gallery, all_galleries, clustered_interval, lists_of
+from eval.photographs.rerank import DESIGNS, Gallery, all_galleries, lists_of
+from eval.tables import resampled_ratio
 
 
 def gallery(true: list[str]) -> Gallery:
@@ -27,13 +28,11 @@ def test_a_composed_gallery_has_the_requested_shares(shares: tuple[float, float]
 
 
 def test_one_outlying_cluster_widens_the_interval() -> None:
-    clusters = pd.Series(np.repeat(np.arange(10), 20))
-    mixed = pd.Series(np.tile([1.0, 0.0], 100))
-    apart = (clusters < 5).astype(float)
-    low, high = clustered_interval(mixed, clusters)
-    assert low == high == 0.5  # every cluster has the same mean
-    low, high = clustered_interval(apart, clusters)
-    assert low < 0.3 < 0.7 < high
+    mixed = np.tile([10.0, 20.0], (10, 1))
+    assert resampled_ratio(mixed, 200) == (0.5, (0.5, 0.5))  # every cluster has the same mean
+    apart = np.array([[20.0, 20.0]] * 5 + [[0.0, 20.0]] * 5)
+    mean, (low, high) = resampled_ratio(apart, 2000)
+    assert low < 0.3 < mean == 0.5 < 0.7 < high
 
 
 @pytest.mark.slow

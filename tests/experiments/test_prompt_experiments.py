@@ -7,12 +7,6 @@ import pytest
 
 from eval.experiments import prompt_rules
 from vldebias.errors import InvalidInputError
-from vldebias.measure.rows import TaskResult
-
-
-def values(part: TaskResult, metric: str) -> dict[str, float]:
-    return {row.subset: row.value for row in part.rows if row.metric == metric}
-
 
 LABELLED = [
     {"prompt": "a nurse", "attribute": "gender", "label": "open", "expected": "a {v} nurse"},
@@ -31,10 +25,9 @@ LABELLED = [
 def test_labels_are_compared_with_the_result(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text("\n".join(map(json.dumps, LABELLED)), encoding="utf-8")
-    (part,) = prompt_rules.measure([path])
-    right = values(part, "right")
-    assert right["open"] == 0.5
-    assert {right[label] for label in ("fixed", "group", "syntax")} == {1.0}
+    decisions = [prompt_rules.decide(row) for row in prompt_rules.read(path)]
+    assert [decision.is_right for decision in decisions] == [True, False, True, True, True]
+    assert [decision.is_changed for decision in decisions] == [True, False, False, True, True]
     path.write_text('{"prompt": "a nurse"}', encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"mine.jsonl:1"):
         prompt_rules.read(path)

@@ -28,7 +28,7 @@ CONCLUDED = {
     "generation": 1,
     "wordings": 1,
     "rivals_few": 4,
-    "rivals_miniature": 4,
+    "rivals_miniature": 2,
     "rivals_real": 2,
 }
 
@@ -85,9 +85,9 @@ def test_a_file_contains_the_conclusions_of_its_rows(path: Path) -> None:
 
 
 def test_rewriting_conclusions_changes_nothing_else(tmp_path: Path) -> None:
-    for name in ("quickstart.json", "rivals_few.json", "rivals_few.parquet"):
+    for name in ("quickstart.json", "steer_models.json", "steer_models.parquet"):
         (tmp_path / name).write_bytes((RESULTS / name).read_bytes())
-    for name in ("quickstart.json", "rivals_few.json"):
+    for name in ("quickstart.json", "steer_models.json"):
         path = tmp_path / name
         content = json.loads(path.read_text())
         path.write_text(json.dumps(content | {"conclusions": []}))

@@ -60,9 +60,8 @@ def test_training_is_reproducible_and_its_pipeline_generates(
     first, second = weights
     assert all(torch.equal(first[name], second[name]) for name in first)
     bench = benches.small(kind, tmp_path / "first")
-    (picture,), values = bench.generate(["A photo of a baker."], [0], num_inference_steps=2)
+    (picture,) = bench.generate(["A photo of a baker."], [0], num_inference_steps=2)
     assert picture.size == (32, 32)
-    assert values == [None]
     verdicts = bench.judge([picture])
     assert set(verdicts) == {"sex", "hair", "job"}
 

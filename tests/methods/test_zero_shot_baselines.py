@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.experiments.embeddings import file
-from eval.experiments.rivals import DAT_OF_CELEBA, age_templates, ages
+from eval.experiments.embeddings import FILE
+from eval.experiments.rivals import DAT_OF_CELEBA, ages
+from eval.photographs import is_present
 from tests.methods.made import unit
 from tests.refusals import refused
 from vldebias.hosts import TextTable
@@ -288,15 +289,14 @@ def test_saved_and_loaded_edits_are_equal(tmp_path: object) -> None:
 def test_edits_and_scores_agree_on_real_photographs() -> None:
     """Classify old and young, with each template in turn, and with images that are edited in a
     loop."""
-    if not file().is_file():
-        pytest.skip(
-            f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
-        )
+    if not is_present(FILE):
+        pytest.skip("NOT CHECKED: no real embeddings; set VLDEBIAS_REAL to their folder")
     split = next(ages(1))
-    sage = age_templates()
+    assert split.classes is not None
+    old = [text for group in split.prompt_set.variants for text in group if " an old " in text]
+    sage = Sage([(text, text.replace(" an old ", " a young ")) for text in old])
     edits = split.fit([METHODS["tie"], sage, DAT_OF_CELEBA])
     images = split.gallery.unit[:].double()
-    assert split.classes is not None
     classes = split.texts.embed(split.classes.classes, "text")
     assert sage.wordings is not None
     templates = [split.texts.embed(texts, "text").numpy() for texts in sage.wordings]

@@ -1,16 +1,17 @@
 """Test methods that learn from labelled images, and image edits, in every evaluator: labels, sides,
 cost."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from eval.experiments.rivals import ZeroShotLabels
 from tests.study.any_method_parts import GENDER, part, texts
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
-from vldebias.methods import Problem, get_method, load_edit
+from vldebias.methods import EditMethod, Need, Problem, get_edit_method, get_method, load_edit
+from vldebias.projection.edit import Edit
 from vldebias.study import Result
 from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import disjoint
@@ -19,6 +20,27 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
     pytest.mark.usefixtures("no_charts"),
 ]
+
+
+class ZeroShotLabels(EditMethod):
+    """A method that uses the model's zero-shot labels even if true labels exist."""
+
+    def __init__(self, method: str) -> None:
+        self.method = get_edit_method(method)
+        declaration = self.method.declaration
+        self.declaration = replace(
+            declaration,
+            name=f"{declaration.name}, zero-shot labels",
+            title=f"{declaration.title}, zero-shot labels",
+            needs=declaration.needs - {Need.LABELS} | {Need.IMAGES},
+        )
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        assert problem.reference is not None
+        blind = replace(problem, reference=replace(problem.reference, labels={}))
+        return self.method.fit(blind, role).with_provenance(uses_images=True, labels="zero-shot")
+
+
 METHODS = ("leace", "spd", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
 
 

@@ -27,6 +27,7 @@ from vldebias.utils.formats import FORMAT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from .comparison import Comparison
     from .side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
@@ -36,7 +37,7 @@ FACTS = "generate.json"
 COLUMNS = ("method", "images", "asked for", "seen", "prompt")
 
 
-@with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))
+@with_flags(flags_of_options("images", "steps", "device", "dtype"))
 def generate_command(
     prompt: Annotated[str, typer.Argument(help="Prompt to generate.", metavar="PROMPT")],
     attribute: Annotated[
@@ -47,6 +48,16 @@ def generate_command(
         list[str] | None,
         typer.Option(
             help="Method; repeatable, with one row of images each. Default: default.",
+            metavar="NAME",
+        ),
+    ] = None,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=(
+                "diffusers id or folder, or 'miniature'; repeatable, to compare pipelines, or a"
+                " pipeline and a folder of images. Default: miniature."
+            ),
             metavar="NAME",
         ),
     ] = None,
@@ -72,7 +83,10 @@ def generate_command(
     other pipelines). Writes each image, a grid of all images (grid.png), and the prompts, values
     and seeds (generate.json). Run the same command again to continue after an interruption. The
     packaged judge labels images from the miniature pipeline. For other pipelines, have people label
-    them with `vldebias label`.
+    them with `vldebias label`, and run the command again to count the answers.
+
+    With two pipelines, writes a page with their images side by side (index.html), from the same
+    prompts and seeds. A folder of images can take the place of one of them.
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
@@ -81,18 +95,24 @@ def generate_command(
           --out ceo
       vldebias generate "A photo of a doctor." --attribute gender \\
           --method default --method cali
+      vldebias generate "A photo of a doctor." --attribute gender \\
+          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
+          --pipeline ./my-images
     """
     if not prompt.strip():
         raise InvalidInputError("PROMPT: got an empty string; expected a description of an image")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
-    pipeline = flags.get("pipeline", MINIATURE)
+    sources = pipeline or [MINIATURE]
     # The imports below take several seconds, so print a message first.
     methods = ", ".join(method or ("the default method",))
-    print_message(f"generating “{prompt}” with and without {methods}, using {pipeline}")
+    print_message(
+        f"generating “{prompt}” with and without {methods}, using {' and '.join(sources)}"
+    )
     from vldebias.prompts import load_prompts
 
+    from .comparison import is_own_images, names_of
     from .side_by_side import Request
 
     request = Request(
@@ -106,6 +126,12 @@ def generate_command(
     )
     # Report an unknown name before a model is loaded.
     request.variants()
+    source_of_name = names_of(sources)
+    if all(map(is_own_images, sources)):
+        raise InvalidInputError(
+            f"--pipeline {sources[0]}: a folder of images; expected at least one pipeline to"
+            " generate images with, such as --pipeline miniature"
+        )
     if folder is None:
         from vldebias.judge.plan import hash_of
         from vldebias.utils.schema import file_slug
@@ -117,16 +143,37 @@ def generate_command(
         }
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
-        folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
-    images = _generate(
-        request, folder, pipeline, device_of(flags.get("device")), flags.get("dtype")
-    )
-    facts = {FORMAT: 1, **images.to_dict(), "grid": str(folder / GRID), "folder": str(folder)}
-    _write(images, folder, facts)
+        folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, sources])[:8]}"
+    device = device_of(flags.get("device"))
+    dtype = flags.get("dtype")
+    if len(sources) == 1:
+        images = _generate(request, folder, sources[0], device, dtype)
+        facts = _write(images, folder)
+        if as_json:
+            print_json(facts)
+        else:
+            _print(images, folder, attribute)
+        return
+    from vldebias.utils.schema import file_slug
+
+    from .comparison import Comparison, own_images
+
+    # Report an unsuitable folder before anything is generated.
+    images_of_name = {}
+    for name, source in source_of_name.items():
+        if is_own_images(source):
+            images_of_name[name] = own_images(Path(source).expanduser(), request)
+    for name, source in source_of_name.items():
+        if name not in images_of_name:
+            part = folder / file_slug(name)
+            images_of_name[name] = _generate(request, part, source, device, dtype)
+            _write(images_of_name[name], part)
+    comparison = Comparison(request, {name: images_of_name[name] for name in source_of_name})
+    facts = _write_comparison(comparison, folder)
     if as_json:
         print_json(facts)
     else:
-        _print(images, folder, attribute)
+        _print_comparison(comparison, folder, attribute)
 
 
 def _generate(
@@ -138,6 +185,10 @@ def _generate(
         InvalidInputError: If `side_by_side` rejects the arguments.
         StorageError: If the disk is full. Finished images are kept.
     """
+    import json
+    from contextlib import suppress
+    from dataclasses import replace
+
     from vldebias.hosts.loading import load_host
     from vldebias.utils.progress import Progress
 
@@ -147,14 +198,18 @@ def _generate(
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
         with Progress(err()) as progress:
-            return side_by_side(
-                pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
-            )
+            images = side_by_side(pipe, request, folder, progress=progress)
     except KeyboardInterrupt:
         print_message(f"{_finished(folder)}; run the same command again to continue")
         raise
     except StorageError as error:
         raise StorageError(error.errno, f"{error}; {_finished(folder)}") from None
+    if images.seconds is None:
+        # All images existed. Repeat the time that the earlier run measured.
+        with suppress(OSError, ValueError, KeyError):
+            earlier = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            images = replace(images, seconds=earlier["seconds_per_image"])
+    return images
 
 
 def _finished(folder: Path) -> str:
@@ -162,28 +217,66 @@ def _finished(folder: Path) -> str:
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
-def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> None:
-    """Write the image grid and the JSON file."""
+def _write(images: SideBySide, folder: Path) -> dict[str, object]:
+    """Write the image grid and the JSON file, and return its content."""
+    from vldebias.utils.pictures import write_png
+
+    facts = {FORMAT: 1, **images.to_dict(), "grid": str(folder / GRID), "folder": str(folder)}
+    write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
+    _write_json(facts, folder)
+    return facts
+
+
+def _write_comparison(comparison: Comparison, folder: Path) -> dict[str, object]:
+    """Write the page and the JSON file of a comparison, and return its content."""
+    from .comparison import PAGE
+
+    page = comparison.write(folder / PAGE)
+    facts = {FORMAT: 1, **comparison.to_dict(), "page": str(page), "folder": str(folder)}
+    _write_json(facts, folder)
+    return facts
+
+
+def _write_json(facts: Mapping[str, object], folder: Path) -> None:
     import json
 
     from vldebias.utils.files import write_atomically
-    from vldebias.utils.pictures import write_png
 
-    write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
     write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _print_sentences(sentences: Sequence[str]) -> None:
+    """Print conclusions, as comments if stdout is piped, so that `grep -v '^#'` removes them."""
+    for sentence in sentences:
+        echo(sentence if out().is_terminal else f"# {sentence}")
+
+
+def _print_comparison(comparison: Comparison, folder: Path, attribute: Sequence[str]) -> None:
+    """Print the conclusions, one table for all pipelines, and the paths."""
+    from .comparison import PAGE
+
+    _print_sentences(comparison.sentences())
+    rows = []
+    for name, images in comparison.sides.items():
+        rows += [(name, *row) for row in _rows(images)]
+    print_grid(("pipeline", *COLUMNS), rows)
+    print_message(f"page: {folder / PAGE}\nseeds and prompts: {folder / FACTS}")
+    for images in comparison.sides.values():
+        _print_labels(images, images.folder, attribute)
 
 
 def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the conclusions, the image table and the paths."""
-    for sentence in images.sentences():
-        # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
-        # them.
-        echo(sentence if out().is_terminal else f"# {sentence}")
+    _print_sentences(images.sentences())
     print_grid(COLUMNS, list(_rows(images)))
     print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
-    is_judged = any(picture.seen for picture in images.pictures)
-    if is_judged:
-        print_message("the images were labelled by the packaged judge")
+    _print_labels(images, folder, attribute)
+
+
+def _print_labels(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
+    """Print who labelled the images, or how to label them."""
+    if any(picture.seen for picture in images.pictures):
+        print_message(f"the images in {folder} were labelled by {images.labelled_by}")
     else:
         names = " ".join(f"--attribute {name}" for name in attribute)
         print_message(f"to label the images by hand: vldebias label {folder} {names}")

@@ -14,8 +14,10 @@ from vldebias.utils.devices import device_of
 
 from ..serving import ADDRESS_FLAGS
 
+MODEL = [name for name in HOST if name != "pipeline"]
 
-@with_flags([*flags_of_options(*HOST), *ADDRESS_FLAGS])
+
+@with_flags([*flags_of_options(*MODEL), *ADDRESS_FLAGS])
 def demo_command(
     embeddings: Annotated[
         Path | None,
@@ -28,6 +30,16 @@ def demo_command(
             exists=True,
             file_okay=False,
             help="Folder with the images, whose file names are their ids.",
+        ),
+    ] = None,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=(
+                "diffusers id or folder, or 'miniature'; repeatable, for visitors to compare."
+                " Default: miniature."
+            ),
+            metavar="NAME",
         ),
     ] = None,
     **flags: Any,
@@ -51,6 +63,8 @@ def demo_command(
     if flags["device"] != "auto":
         device_of(flags["device"])  # report an unavailable device now
     inputs = {**host_flags(flags), "embeddings": embeddings, "images": images}
+    if pipeline:
+        inputs["pipelines"] = pipeline
     need("gradio")
     from .page import serve_demo
 

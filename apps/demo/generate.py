@@ -266,6 +266,9 @@ class Work:
         )
         number = self.request.number
         size = AT_ONCE[self.engine.is_small(pipeline)]
+        # Do not count the time to load the models, so that pipelines can be compared.
+        self.engine.pipe(pipeline)
+        self.start = time.monotonic()
         # Generate one batch for every row in turn, so that unfinished rows can be compared.
         for first in range(0, number, size):
             places = range(first, min(first + size, number))

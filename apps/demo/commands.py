@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli.common import print_message
-from vldebias.cli.flags import HOST, flags_of_options, host_flags, with_flags
+from vldebias.cli.flags import HOST, Pipelines, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
 from vldebias.utils.devices import device_of
 
@@ -32,16 +32,7 @@ def demo_command(
             help="Folder with the images, whose file names are their ids.",
         ),
     ] = None,
-    pipeline: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "diffusers id or folder, or 'miniature'; repeatable, for visitors to compare."
-                " Default: miniature."
-            ),
-            metavar="NAME",
-        ),
-    ] = None,
+    pipeline: Pipelines = None,
     **flags: Any,
 ) -> None:
     """Open a page that shows images, a search and a classifier before and after debiasing.

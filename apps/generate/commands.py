@@ -18,7 +18,7 @@ from vldebias.cli.common import (
     print_json,
     print_message,
 )
-from vldebias.cli.flags import Json, flags_of_options, with_flags
+from vldebias.cli.flags import Json, Pipelines, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.devices import device_of
@@ -34,6 +34,7 @@ MINIATURE = "miniature"
 IMAGES = 8  # default number of images per row
 GRID = "grid.png"
 FACTS = "generate.json"
+PAGE = "index.html"
 COLUMNS = ("method", "images", "asked for", "seen", "prompt")
 
 
@@ -51,16 +52,7 @@ def generate_command(
             metavar="NAME",
         ),
     ] = None,
-    pipeline: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "diffusers id or folder, or 'miniature'; repeatable, to compare pipelines, or a"
-                " pipeline and a folder of images. Default: miniature."
-            ),
-            metavar="NAME",
-        ),
-    ] = None,
+    pipeline: Pipelines = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.", metavar="N")] = 0,
     guidance: Annotated[
         float | None,
@@ -80,13 +72,14 @@ def generate_command(
     """Generate images for a prompt with and without balanced prompts, from the same noise.
 
     By default, generates 8 images per row with the miniature pipeline and 20 steps (30 steps for
-    other pipelines). Writes each image, a grid of all images (grid.png), and the prompts, values
-    and seeds (generate.json). Run the same command again to continue after an interruption. The
-    packaged judge labels images from the miniature pipeline. For other pipelines, have people label
-    them with `vldebias label`, and run the command again to count the answers.
+    other pipelines). Writes each image, a grid of all images (grid.png), a page with the images and
+    counts (index.html), and the prompts, values and seeds (generate.json). Run the same command
+    again to continue after an interruption. The packaged judge labels images from the miniature
+    pipeline. For other pipelines, have people label them with `vldebias label`, and run the command
+    again to count the answers.
 
-    With two pipelines, writes a page with their images side by side (index.html), from the same
-    prompts and seeds. A folder of images can take the place of one of them.
+    With two pipelines, the page shows their images side by side, from the same prompts and seeds. A
+    folder of images can take the place of one of them.
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
@@ -111,8 +104,9 @@ def generate_command(
         f"generating “{prompt}” with and without {methods}, using {' and '.join(sources)}"
     )
     from vldebias.prompts import load_prompts
+    from vldebias.utils.schema import file_slug
 
-    from .comparison import is_own_images, names_of
+    from .comparison import Comparison, is_own_images, names_of, own_images
     from .side_by_side import Request
 
     request = Request(
@@ -134,7 +128,6 @@ def generate_command(
         )
     if folder is None:
         from vldebias.judge.plan import hash_of
-        from vldebias.utils.schema import file_slug
 
         # Hash the settings and the content of the prompt sets, so that different settings, such as
         # an edited prompt set with the same name, use different folders.
@@ -144,36 +137,23 @@ def generate_command(
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
         folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, sources])[:8]}"
+    # Open the folders first, to report an unsuitable one before anything is generated.
+    images_of_name = {
+        name: own_images(Path(source).expanduser(), request)
+        for name, source in source_of_name.items()
+        if is_own_images(source)
+    }
     device = device_of(flags.get("device"))
-    dtype = flags.get("dtype")
-    if len(sources) == 1:
-        images = _generate(request, folder, sources[0], device, dtype)
-        facts = _write(images, folder)
-        if as_json:
-            print_json(facts)
-        else:
-            _print(images, folder, attribute)
-        return
-    from vldebias.utils.schema import file_slug
-
-    from .comparison import Comparison, own_images
-
-    # Report an unsuitable folder before anything is generated.
-    images_of_name = {}
-    for name, source in source_of_name.items():
-        if is_own_images(source):
-            images_of_name[name] = own_images(Path(source).expanduser(), request)
     for name, source in source_of_name.items():
         if name not in images_of_name:
-            part = folder / file_slug(name)
-            images_of_name[name] = _generate(request, part, source, device, dtype)
-            _write(images_of_name[name], part)
+            part = folder if len(sources) == 1 else folder / file_slug(name)
+            images_of_name[name] = _generate(request, part, source, device, flags.get("dtype"))
     comparison = Comparison(request, {name: images_of_name[name] for name in source_of_name})
-    facts = _write_comparison(comparison, folder)
+    facts = _write(comparison, folder)
     if as_json:
         print_json(facts)
     else:
-        _print_comparison(comparison, folder, attribute)
+        _print(comparison, folder, attribute)
 
 
 def _generate(
@@ -217,22 +197,21 @@ def _finished(folder: Path) -> str:
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
-def _write(images: SideBySide, folder: Path) -> dict[str, object]:
-    """Write the image grid and the JSON file, and return its content."""
+def _write(comparison: Comparison, folder: Path) -> dict[str, object]:
+    """Write the image grids, the page and the JSON files, and return the content of the last."""
     from vldebias.utils.pictures import write_png
 
-    facts = {FORMAT: 1, **images.to_dict(), "grid": str(folder / GRID), "folder": str(folder)}
-    write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
-    _write_json(facts, folder)
-    return facts
-
-
-def _write_comparison(comparison: Comparison, folder: Path) -> dict[str, object]:
-    """Write the page and the JSON file of a comparison, and return its content."""
-    from .comparison import PAGE
-
     page = comparison.write(folder / PAGE)
-    facts = {FORMAT: 1, **comparison.to_dict(), "page": str(page), "folder": str(folder)}
+    facts: dict[str, object] = {FORMAT: 1, "page": str(page), "folder": str(folder)}
+    for images in comparison.sides.values():
+        if images.folder.is_relative_to(folder):
+            grid = images.folder / GRID
+            write_png(images.grid(), grid, {"prompt": images.request.prompt})
+            own_facts = {**facts, **images.to_dict(), "grid": str(grid)}
+            _write_json(own_facts, images.folder)
+    if len(comparison.sides) == 1:
+        return own_facts
+    facts |= comparison.to_dict()
     _write_json(facts, folder)
     return facts
 
@@ -245,41 +224,24 @@ def _write_json(facts: Mapping[str, object], folder: Path) -> None:
     write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _print_sentences(sentences: Sequence[str]) -> None:
-    """Print conclusions, as comments if stdout is piped, so that `grep -v '^#'` removes them."""
-    for sentence in sentences:
-        echo(sentence if out().is_terminal else f"# {sentence}")
-
-
-def _print_comparison(comparison: Comparison, folder: Path, attribute: Sequence[str]) -> None:
-    """Print the conclusions, one table for all pipelines, and the paths."""
-    from .comparison import PAGE
-
-    _print_sentences(comparison.sentences())
-    rows = []
-    for name, images in comparison.sides.items():
-        rows += [(name, *row) for row in _rows(images)]
-    print_grid(("pipeline", *COLUMNS), rows)
-    print_message(f"page: {folder / PAGE}\nseeds and prompts: {folder / FACTS}")
-    for images in comparison.sides.values():
-        _print_labels(images, images.folder, attribute)
-
-
-def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
+def _print(comparison: Comparison, folder: Path, attribute: Sequence[str]) -> None:
     """Print the conclusions, the image table and the paths."""
-    _print_sentences(images.sentences())
-    print_grid(COLUMNS, list(_rows(images)))
-    print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
-    _print_labels(images, folder, attribute)
-
-
-def _print_labels(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
-    """Print who labelled the images, or how to label them."""
-    if any(picture.seen for picture in images.pictures):
-        print_message(f"the images in {folder} were labelled by {images.labelled_by}")
-    else:
-        names = " ".join(f"--attribute {name}" for name in attribute)
-        print_message(f"to label the images by hand: vldebias label {folder} {names}")
+    for sentence in comparison.sentences():
+        # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
+        # them.
+        echo(sentence if out().is_terminal else f"# {sentence}")
+    sides = comparison.sides.items()
+    rows = [(name, *row) for name, images in sides for row in _rows(images)]
+    # The name of a single pipeline is not worth a column.
+    first = 1 if len(sides) == 1 else 0
+    print_grid(("pipeline", *COLUMNS)[first:], [row[first:] for row in rows])
+    print_message(f"page: {folder / PAGE}\nseeds and prompts: {folder / FACTS}")
+    for _, images in sides:
+        if any(picture.seen for picture in images.pictures):
+            print_message(f"the images in {images.folder} were labelled by {images.labelled_by}")
+        else:
+            names = " ".join(f"--attribute {name}" for name in attribute)
+            print_message(f"to label the images by hand: vldebias label {images.folder} {names}")
 
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError, shortened
-from vldebias.judge.plan import PLAN, GeneratedImages, Plan, PlannedImage
+from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.measure.rows import NONE
 from vldebias.report.page import write_page
 from vldebias.report.strip import row_title
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEMPLATE = Path(__file__).with_name("comparison.html.jinja")
-PAGE = "index.html"
 JUDGED = "judgements/miniature-judge-*.jsonl"
 
 
@@ -34,26 +32,26 @@ def is_own_images(source: str) -> bool:
 
 
 def names_of(sources: Sequence[str]) -> dict[str, str]:
-    """Return the sources by a short name: a folder's own name if no other source shares it.
+    """Return the sources by name. A folder has its own name, without its parents.
 
     Args:
         sources: ids or folders of pipelines, and folders of images.
 
     Raises:
-        InvalidInputError: If a source is repeated, or a path does not exist.
+        InvalidInputError: If two sources have the same name, or a path does not exist.
     """
-    for source, count in Counter(sources).items():
-        if count > 1:
-            raise InvalidInputError(f"--pipeline {source}: got it {count} times; expected it once")
-    names = []
+    source_of_name = {}
     for source in sources:
         path = Path(source).expanduser()
         if source.startswith(("/", "./", "../", "~")) and not path.exists():
             raise InvalidInputError(f"--pipeline {source}: no such folder; check the path")
-        names.append(path.resolve().name if path.is_dir() else source)
-    if len(set(names)) < len(names):
-        names = list(sources)
-    return dict(zip(names, sources, strict=True))
+        name = path.resolve().name if path.is_dir() else source
+        if name in source_of_name:
+            raise InvalidInputError(
+                f"--pipeline {source}: the name {name!r} is used twice; expected different names"
+            )
+        source_of_name[name] = source
+    return source_of_name
 
 
 def own_images(folder: Path, request: Request) -> SideBySide:
@@ -85,8 +83,8 @@ def own_images(folder: Path, request: Request) -> SideBySide:
             pictures.append(Picture.read(images, image, attributes, values))
         else:
             unknown = dict.fromkeys(names)
-            facts = (image.variant, image.seed, image.noise, image.prompt, unknown, values, False)
-            pictures.append(Picture(*facts, image.path))
+            facts = (image.variant, image.seed, image.noise, image.prompt)
+            pictures.append(Picture(*facts, unknown, values, False, image.path))
     judged = frozenset(seen[0]).intersection(*seen)
     reasons = dict.fromkeys(names)
     return SideBySide(request, images.plan, folder, tuple(pictures), reasons, judged, labelled_by)
@@ -119,25 +117,13 @@ def _of_files(folder: Path, request: Request) -> GeneratedImages:
         )
     # "9.png" comes before "10.png".
     files.sort(key=lambda file: [part.zfill(20) for part in re.split(r"(\d+)", file)])
-    planned = (request.prompt, request.prompt, "unseen", None)
+    # The model and its settings are unknown.
+    plan = request.plan({"id": str(folder)}, is_miniature=False)
+    plan = plan.model_copy(update={"variants": {NONE: {}}, "steps": 0, "guidance": 0.0})
     images = []
     for i, file in enumerate(files[: request.images]):
         seed = request.seed + i
-        images.append(PlannedImage(*planned, path=file, variant=NONE, seed=seed))
-    plan = Plan.build(
-        {
-            "model": {"id": str(folder)},
-            "prompt_set": ", ".join(prompt_set.name for prompt_set in request.attributes),
-            "prompt_set_hash": "",
-            "prompts": (planned,),
-            "variants": {NONE: {}},
-            "images": len(images),
-            # The settings are unknown.
-            "steps": 0,
-            "guidance": 0,
-            "batch_size": 1,
-        }
-    )
+        images.append(PlannedImage(*plan.prompts[0], path=file, variant=NONE, seed=seed))
     return GeneratedImages(folder, plan, tuple(images))
 
 
@@ -179,6 +165,8 @@ class Comparison:
 
     def sentences(self) -> list[str]:
         """Return a sentence per pipeline and row, and one on the time per image."""
+        if len(self.sides) == 1:
+            return next(iter(self.sides.values())).sentences()
         lines = []
         for name, images in self.sides.items():
             lines += [f"{name}: {sentence}" for sentence in images.sentences()]

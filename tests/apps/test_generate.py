@@ -283,7 +283,7 @@ def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_lab
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("miniature", "miniature"), "got it 2 times"),
+        (("miniature", "miniature"), "used twice"),
         (("miniature", "./nowhere"), "no such folder"),
         (("miniature", "EMPTY"), "neither a diffusers pipeline"),
         (("SAVED", "EMPTY"), "at least one pipeline"),

@@ -55,6 +55,14 @@ Groups = Annotated[
         " (one value for all).",
     ),
 ]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pipeline",
+        help="diffusers id or folder, or 'miniature'; repeatable, to compare. Default: miniature.",
+        metavar="NAME",
+    ),
+]
 Flags = Iterable[tuple[str, object, object]]
 """(parameter name, annotation with a Typer option, default value) tuples."""
 

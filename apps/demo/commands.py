@@ -8,14 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli.common import print_message
-from vldebias.cli.flags import HOST, flags_of_options, host_flags, with_flags
+from vldebias.cli.flags import HOST, Pipelines, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
 from vldebias.utils.devices import device_of
 
 from ..serving import ADDRESS_FLAGS
 
+MODEL = [name for name in HOST if name != "pipeline"]
 
-@with_flags([*flags_of_options(*HOST), *ADDRESS_FLAGS])
+
+@with_flags([*flags_of_options(*MODEL), *ADDRESS_FLAGS])
 def demo_command(
     embeddings: Annotated[
         Path | None,
@@ -30,6 +32,7 @@ def demo_command(
             help="Folder with the images, whose file names are their ids.",
         ),
     ] = None,
+    pipeline: Pipelines = None,
     **flags: Any,
 ) -> None:
     """Open a page that shows images, a search and a classifier before and after debiasing.
@@ -51,6 +54,8 @@ def demo_command(
     if flags["device"] != "auto":
         device_of(flags["device"])  # report an unavailable device now
     inputs = {**host_flags(flags), "embeddings": embeddings, "images": images}
+    if pipeline:
+        inputs["pipelines"] = pipeline
     need("gradio")
     from .page import serve_demo
 

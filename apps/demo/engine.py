@@ -23,7 +23,8 @@ class Engine:
     """Manage the page's models and cached results.
 
     Args:
-        pipeline: a diffusers id or folder, or "miniature".
+        pipelines: diffusers ids or folders, or "miniature". Visitors see the first, and can compare
+            it with one of the others.
         model, pretrained: an image-text model, as for `vldebias.load_host`. It searches,
             classifies, and judges images from pipelines other than the miniature.
         embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
@@ -39,7 +40,7 @@ class Engine:
     def __init__(
         self,
         *,
-        pipeline: str = MINIATURE,
+        pipelines: Sequence[str] = (MINIATURE,),
         model: str | None = None,
         pretrained: str | None = None,
         embeddings: Path | None = None,
@@ -48,9 +49,10 @@ class Engine:
         dtype: str | None = None,
     ) -> None:
         # Without a judge, the page could show images but not results.
-        if pipeline != MINIATURE and model is None:
+        others = [pipeline for pipeline in pipelines if pipeline != MINIATURE]
+        if others and model is None:
             raise InvalidInputError(
-                f"--pipeline {pipeline} needs a model that judges its images. Add --model with an"
+                f"--pipeline {others[0]} needs a model that judges its images. Add --model with an"
                 " open_clip architecture (and --pretrained) or a transformers id or folder, such"
                 " as --model ViT-B-32 --pretrained openai"
             )
@@ -60,7 +62,13 @@ class Engine:
             raise InvalidInputError(f"--embeddings {embeddings}: no such file")
         if images is not None and not images.is_dir():
             raise InvalidInputError(f"--image-dir {images}: no such folder")
-        self.pipeline_name = pipeline
+        # Visitors choose a pipeline by its name, and do not see the paths of folders.
+        self.pipelines = {Path(pipeline).name or pipeline: pipeline for pipeline in pipelines}
+        if len(self.pipelines) < len(pipelines):
+            raise InvalidInputError(
+                f"--pipeline: expected pipelines with different names, got {', '.join(pipelines)}"
+            )
+        self.pipeline_name = next(iter(self.pipelines.values()))
         self.model_name = model or MINIATURE
         self.pretrained = pretrained
         self.embeddings = embeddings
@@ -118,17 +126,35 @@ class Engine:
             self._opened.add(name)
             threading.Thread(target=load, name=f"load {name}", daemon=True).start()
 
-    def pipe(self) -> Any:
-        """Return the pipeline."""
+    def pipe(self, name: str = "") -> Any:
+        """Return a pipeline.
+
+        Args:
+            name: a key of `pipelines`, or "" for the first one.
+        """
+        source = self.pipelines.get(name, self.pipeline_name)
 
         def load() -> Any:
             pipe = vldebias.load_host(
-                pipeline=self.pipeline_name, device=device_of(self.device), dtype=self.dtype
+                pipeline=source, device=device_of(self.device), dtype=self.dtype
             ).host
             pipe.set_progress_bar_config(disable=True)
             return pipe
 
-        return self.once("pipeline", load)
+        return self.once(f"pipeline {name}".strip(), load)
+
+    def is_small(self, name: str = "") -> bool:
+        """Return whether a pipeline is the miniature, with any weights.
+
+        Args:
+            name: a key of `pipelines`, or "" for the first one.
+        """
+        if self.pipelines.get(name, self.pipeline_name) == MINIATURE:
+            return True
+        # Imported here, because torch takes seconds to load and the page opens without it.
+        from vldebias.miniature import is_miniature
+
+        return is_miniature(self.pipe(name))
 
     def clip(self) -> Any:
         """Return the image-text model with its tokenizer and preprocessing."""
@@ -180,15 +206,16 @@ class Engine:
         method: str | None,
         strength: float = 1.0,
         values: Sequence[str | None] | None = None,
+        pipeline: str = "",
     ) -> Iterator[Any]:
-        """Yield the pipeline under the lock, with a method attached.
+        """Yield a pipeline under the lock, with a method attached.
 
         Methods that set one value per image take the `values` for the images of the next call.
         """
         from vldebias.hosts import DenoiserAttachment
 
         with self.lock:
-            pipe = self.pipe()
+            pipe = self.pipe(pipeline)
             edits = {} if method is None else self.edits(pipe, prompts, method)
             if not edits:
                 yield pipe

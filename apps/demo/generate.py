@@ -19,7 +19,7 @@ from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
 from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
 
-from .engine import MINIATURE, Engine
+from .engine import Engine
 from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
 
 PLAIN = "as generated"
@@ -259,12 +259,16 @@ class Work:
         """
         # Show the empty boxes before a model is loaded.
         self._report(tuple(load_prompts(self.attribute).attributes))
-        name = f"judge {self.attribute}"
+        pipeline = self.request.pipeline
         read = self.engine.once(
-            name, lambda: Reader.for_attribute(self.engine, self.request.attribute)
+            f"judge {self.attribute} {pipeline}".strip(),
+            lambda: Reader.for_attribute(self.engine, self.request.attribute, pipeline),
         )
         number = self.request.number
-        size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
+        size = AT_ONCE[self.engine.is_small(pipeline)]
+        # Do not count the time to load the models, so that pipelines can be compared.
+        self.engine.pipe(pipeline)
+        self.start = time.monotonic()
         # Generate one batch for every row in turn, so that unfinished rows can be compared.
         for first in range(0, number, size):
             places = range(first, min(first + size, number))
@@ -318,7 +322,9 @@ def _images(
         values = [plan.values[place] for place in places]
     attribute = ATTRIBUTES[request.attribute]
     with (
-        engine.generating(attribute, plan.method, request.strength, values) as pipe,
+        engine.generating(
+            attribute, plan.method, request.strength, values, request.pipeline
+        ) as pipe,
         torch.inference_mode(),
     ):
         options: dict[str, Any] = {
@@ -348,17 +354,22 @@ class Reader:
     values: tuple[str, ...]
 
     @classmethod
-    def for_attribute(cls, engine: Engine, attribute: str) -> Reader:
+    def for_attribute(cls, engine: Engine, attribute: str, pipeline: str = "") -> Reader:
         """Return a judge for an attribute.
 
-        The judge is the miniature's classifier if it knows the attribute, and otherwise the
-        image-text model.
+        The judge is the miniature's classifier for its images if it knows the attribute, and
+        otherwise the image-text model.
+
+        Args:
+            engine: the models.
+            attribute: a key of ATTRIBUTES.
+            pipeline: name of the pipeline, or "" for the first one.
         """
         from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
         prompt_set = load_prompts(ATTRIBUTES[attribute])
         values = tuple(prompt_set.attributes)
-        if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
+        if attribute in MINIATURE_NAMES and engine.is_small(pipeline):
             packaged = MiniatureJudge().ready()
             name = MINIATURE_NAMES[attribute]
             # The judge's "light-skinned" corresponds to "light" in the prompt set.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -16,7 +17,7 @@ from .events import QUIET, announce, dim, lines, retract, undim, with_messages
 from .faces import Face, row_of_faces
 from .generate import Result, Row, generate
 from .opening import saved_result
-from .request import ATTRIBUTES, NUMBERS, THIRD_ROWS, Request
+from .request import ATTRIBUTES, NUMBERS, THIRD_ROWS, Request, check_choice
 
 PROMPT = "A photo of an editor."
 TRY = (
@@ -38,6 +39,11 @@ STOPPED = "Stopped. Press Generate to start again."
 ABOUT = """Images in the same position start from the same noise. Balanced prompts name a value
 for each image. The projection only changes the text embedding. Cross-attention sets a value inside
 the model without changing the prompt. None of these methods makes a model fair."""
+
+
+NO_SECOND = "none"
+# A pipeline's name and its images. The name is "" if there is only one pipeline.
+Sides = Sequence[tuple[str, Result | None]]
 
 
 class GenerateTab:
@@ -62,13 +68,14 @@ class GenerateTab:
             )
             self.halt = gr.Button("Stop", elem_id="stop", min_width=60)
         self.status = gr.HTML(_status(first), elem_id="status")
+        opened = [("", first)]
         with gr.Column(elem_id="rows"):
-            self.verdict = gr.HTML(_verdict(first), elem_id="verdict")
+            self.verdict = gr.HTML(_verdict(opened), elem_id="verdict")
             # Create three rows and hide unused ones, so that the layout does not shift.
             self.rows = [
                 gr.HTML(
-                    self._faces(first, row_number),
-                    visible=_has(first, row_number),
+                    self._row(opened, row_number),
+                    visible=_has(opened, row_number),
                     elem_id=f"row-{row_number}",
                 )
                 for row_number in range(MOST_ROWS)
@@ -92,6 +99,13 @@ class GenerateTab:
                 self.seed = gr.Number(0, label="Seed", precision=0)
                 self.steps = gr.Number(STEPS[self.is_small], label="Steps", precision=0)
                 self.guidance = gr.Number(GUIDANCE[self.is_small], label="Guidance")
+                others = list(self.engine.pipelines)[1:]
+                self.second = gr.Dropdown(
+                    [NO_SECOND, *others],
+                    label="Second pipeline",
+                    elem_id="second",
+                    visible=bool(others),
+                )
         usual = Request(PROMPT, steps=STEPS[self.is_small], guidance=GUIDANCE[self.is_small])
         with gr.Accordion("The same in Python", open=False):
             self.code = gr.Code(
@@ -109,7 +123,7 @@ class GenerateTab:
     def _form(self) -> list[Any]:
         """Return the components that provide the arguments of `Request.from_form`."""
         row = [self.prompt, self.attribute, self.number, self.strength]
-        return [*row, self.third_row, self.seed, self.steps, self.guidance]
+        return [*row, self.third_row, self.seed, self.steps, self.guidance, self.second]
 
     def _connect(self) -> None:
         outputs = [self.status, self.verdict, *self.rows]
@@ -156,33 +170,51 @@ class GenerateTab:
 
         Gradio closes this generator when the visitor presses Stop or leaves, which ends generation.
         """
-        request = Request.from_form(*values)
-        is_known = self.engine.known(("rows", request)) is not None
-        if not is_known and not self.engine.has_loaded("pipeline"):
-            # Loading takes seconds, so show a message immediately.
-            yield [lines([(LOADING, "about")]), *[gr.skip()] * (1 + MOST_ROWS)]
-        results = generate(self.engine, request, threading.Event())
-        for number, result in enumerate(results):
-            # If the first result is complete, it was generated for an earlier request.
-            is_remembered = number == 0 and result.whole
-            rows = [
-                gr.update(value=self._faces(result, row_number), visible=_has(result, row_number))
-                for row_number in range(MOST_ROWS)
-            ]
-            yield [_status(result, is_remembered=is_remembered), _verdict(result), *rows]
+        *form, second = values
+        request = Request.from_form(*form)
+        first_name, *others = self.engine.pipelines
+        check_choice(second, (NO_SECOND, *others), "second pipeline")
+        requests = {"": request}
+        if second != NO_SECOND:
+            requests = {first_name: request, str(second): replace(request, pipeline=str(second))}
+        results: dict[str, Result | None] = dict.fromkeys(requests)
+        for name, part in requests.items():
+            is_known = self.engine.known(("rows", part)) is not None
+            if not is_known and not self.engine.has_loaded(f"pipeline {part.pipeline}".strip()):
+                # Loading takes seconds, so show a message immediately.
+                yield [lines([(LOADING, "about")]), *[gr.skip()] * (1 + MOST_ROWS)]
+            for number, result in enumerate(generate(self.engine, part, threading.Event())):
+                results[name] = result
+                sides = list(results.items())
+                # If the first result is complete, it was generated for an earlier request.
+                is_remembered = number == 0 and result.whole
+                rows = [
+                    gr.update(value=self._row(sides, place), visible=_has(sides, place))
+                    for place in range(MOST_ROWS)
+                ]
+                status = _status(result, name, is_remembered=is_remembered)
+                yield [status, _verdict(sides), *rows]
 
     def _show_code(self, *values: Any) -> Any:
         try:
-            return Request.from_form(*values).code(self.engine.pipeline_name)
+            return Request.from_form(*values[:-1]).code(self.engine.pipeline_name)
         except VldebiasError:
             return gr.skip()  # the button explains the problem
 
-    def _faces(self, result: Result | None, row_number: int) -> str:
-        """Return a row of images, with empty boxes for images that are not ready yet."""
+    def _row(self, sides: Sides, row_number: int) -> str:
+        """Return a row of images, or of several pipelines' images side by side."""
+        parts = [self._faces(name, result, row_number) for name, result in sides]
+        if len(parts) == 1:
+            return parts[0]
+        cells = "".join(f"<div>{part}</div>" for part in parts)
+        return f'<div class="sides">{cells}</div>'
+
+    def _faces(self, name: str, result: Result | None, row_number: int) -> str:
+        """Return a pipeline's images, with empty boxes for images that are not ready yet."""
         if result is None or row_number >= len(result.rows):
-            return ""
+            return row_of_faces(f"{name}: waiting", (), 0, pixels=False) if name else ""
         row = result.rows[row_number]
-        title = row.name.capitalize()
+        title = f"{name}, {row.name}" if name else row.name.capitalize()
         # If the prompt does not mention a person, do not count people, since the judge would assign
         # a gender even to a gull. If it mentions several, the judge would count only one of them.
         if row.images and not (result.asks_for_nobody or result.asks_for_several):
@@ -193,8 +225,10 @@ class GenerateTab:
         return row_of_faces(title, faces, result.request.number, pixels=self.is_small)
 
 
-def _has(result: Result | None, row_number: int) -> bool:
-    return result is not None and row_number < len(result.rows)
+def _has(sides: Sides, row_number: int) -> bool:
+    """Return whether a pipeline has a row."""
+    results = [result for _, result in sides if result is not None]
+    return any(row_number < len(result.rows) for result in results)
 
 
 def _named(result: Result, row: Row, place: int) -> str:
@@ -211,23 +245,27 @@ def _read(result: Result, row: Row, place: int) -> str:
     return person(result.values[code]) if code >= 0 else "unclear"
 
 
-def _status(result: Result | None, *, is_remembered: bool = False) -> str:
+def _status(result: Result | None, name: str = "", *, is_remembered: bool = False) -> str:
     """Describe the progress and the time per image.
 
-    `is_remembered` states whether the images were generated for an earlier request.
+    Args:
+        result: the images, or None before the first request.
+        name: name of the pipeline, or "" if there is only one.
+        is_remembered: whether the images were generated for an earlier request.
     """
+    start = f"{name}: " if name else ""
     if result is None:
         return lines([(EMPTY, "about")])
     if result.seconds is None:
         return lines([(SAVED, "about")])
     requested = result.request.number * len(result.rows)
     if not result.images:
-        return lines([(f"0 of {requested} images; generating the first ones …", "about")])
+        return lines([(f"{start}0 of {requested} images; generating the first ones …", "about")])
     pace = result.seconds / result.generated
     if not result.whole:
         remaining = result.seconds / result.images * (requested - result.images)
         text = f"{result.images} of {requested} images, {pace:.2f} s each; {remaining:.0f} s left"
-        return lines([(text, "about")])
+        return lines([(start + text, "about")])
     counted = f"{requested} images"
     if result.generated < requested:
         # A row identical to the first one takes no time.
@@ -235,15 +273,21 @@ def _status(result: Result | None, *, is_remembered: bool = False) -> str:
     text = f"{counted} in {result.seconds:.1f} s, {pace:.2f} s each."
     if is_remembered:
         text = f"From an earlier request: {text}"
-    return lines([(text, "about")])
+    return lines([(start + text, "about")])
 
 
-def _verdict(result: Result | None) -> str:
-    """Return the prompt and, once the result is complete, one sentence per method."""
-    if result is None:
+def _verdict(sides: Sides) -> str:
+    """Return the prompt and, for each complete result, one sentence per method and the time."""
+    first = sides[0][1]
+    if first is None:
         return ""
-    texts = [(f"“{result.request.prompt}”", "about")]
-    if result.whole:
+    texts = [(f"“{first.request.prompt}”", "about")]
+    for name, result in sides:
+        if result is None or not result.whole:
+            continue
+        start = f"{name}: " if name else ""
         for sentence, is_warning in result.sentences():
-            texts.append((sentence, "warning" if is_warning else "line"))
+            texts.append((start + sentence, "warning" if is_warning else "line"))
+        if name and result.generated and result.seconds is not None:
+            texts.append((f"{start}{result.seconds / result.generated:.2f} s per image.", "about"))
     return lines(texts)

@@ -88,6 +88,7 @@ class Request:
         attribute: a key of ATTRIBUTES.
         strength: share of images that are assigned a value, and edit strength in a third row.
         third_row: a key of THIRD_ROWS.
+        pipeline: name of the pipeline, or "" for the first one.
     """
 
     prompt: str
@@ -98,6 +99,7 @@ class Request:
     seed: int = 0
     steps: int = 20
     guidance: float = 3.0
+    pipeline: str = ""
 
     @classmethod
     def from_form(

@@ -18,7 +18,7 @@ from vldebias.cli.common import (
     print_json,
     print_message,
 )
-from vldebias.cli.flags import Json, flags_of_options, with_flags
+from vldebias.cli.flags import Json, Pipelines, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
 from vldebias.methods.declared import check_methods
 from vldebias.utils.devices import device_of
@@ -27,16 +27,18 @@ from vldebias.utils.formats import FORMAT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from .comparison import Comparison
     from .side_by_side import Picture, Request, SideBySide
 
 MINIATURE = "miniature"
 IMAGES = 8  # default number of images per row
 GRID = "grid.png"
 FACTS = "generate.json"
+PAGE = "index.html"
 COLUMNS = ("method", "images", "asked for", "seen", "prompt")
 
 
-@with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))
+@with_flags(flags_of_options("images", "steps", "device", "dtype"))
 def generate_command(
     prompt: Annotated[str, typer.Argument(help="Prompt to generate.", metavar="PROMPT")],
     attribute: Annotated[
@@ -50,6 +52,7 @@ def generate_command(
             metavar="NAME",
         ),
     ] = None,
+    pipeline: Pipelines = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.", metavar="N")] = 0,
     guidance: Annotated[
         float | None,
@@ -69,10 +72,14 @@ def generate_command(
     """Generate images for a prompt with and without balanced prompts, from the same noise.
 
     By default, generates 8 images per row with the miniature pipeline and 20 steps (30 steps for
-    other pipelines). Writes each image, a grid of all images (grid.png), and the prompts, values
-    and seeds (generate.json). Run the same command again to continue after an interruption. The
-    packaged judge labels images from the miniature pipeline. For other pipelines, have people label
-    them with `vldebias label`.
+    other pipelines). Writes each image, a grid of all images (grid.png), a page with the images and
+    counts (index.html), and the prompts, values and seeds (generate.json). Run the same command
+    again to continue after an interruption. The packaged judge labels images from the miniature
+    pipeline. For other pipelines, have people label them with `vldebias label`, and run the command
+    again to count the answers.
+
+    With two pipelines, the page shows their images side by side, from the same prompts and seeds. A
+    folder of images can take the place of one of them.
 
     Examples:
       vldebias generate "A photo of an editor." --attribute gender
@@ -81,18 +88,25 @@ def generate_command(
           --out ceo
       vldebias generate "A photo of a doctor." --attribute gender \\
           --method default --method cali
+      vldebias generate "A photo of a doctor." --attribute gender \\
+          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
+          --pipeline ./my-images
     """
     if not prompt.strip():
         raise InvalidInputError("PROMPT: got an empty string; expected a description of an image")
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
-    pipeline = flags.get("pipeline", MINIATURE)
+    sources = pipeline or [MINIATURE]
     # The imports below take several seconds, so print a message first.
     methods = ", ".join(method or ("the default method",))
-    print_message(f"generating “{prompt}” with and without {methods}, using {pipeline}")
+    print_message(
+        f"generating “{prompt}” with and without {methods}, using {' and '.join(sources)}"
+    )
     from vldebias.prompts import load_prompts
+    from vldebias.utils.schema import file_slug
 
+    from .comparison import Comparison, is_own_images, names_of, own_images
     from .side_by_side import Request
 
     request = Request(
@@ -106,9 +120,14 @@ def generate_command(
     )
     # Report an unknown name before a model is loaded.
     request.variants()
+    source_of_name = names_of(sources)
+    if all(map(is_own_images, sources)):
+        raise InvalidInputError(
+            f"--pipeline {sources[0]}: a folder of images; expected at least one pipeline to"
+            " generate images with, such as --pipeline miniature"
+        )
     if folder is None:
         from vldebias.judge.plan import hash_of
-        from vldebias.utils.schema import file_slug
 
         # Hash the settings and the content of the prompt sets, so that different settings, such as
         # an edited prompt set with the same name, use different folders.
@@ -117,16 +136,24 @@ def generate_command(
         }
         # File names are limited to 255 bytes.
         name = file_slug(request.prompt)[:60] or "prompt"
-        folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
-    images = _generate(
-        request, folder, pipeline, device_of(flags.get("device")), flags.get("dtype")
-    )
-    facts = {FORMAT: 1, **images.to_dict(), "grid": str(folder / GRID), "folder": str(folder)}
-    _write(images, folder, facts)
+        folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, sources])[:8]}"
+    # Open the folders first, to report an unsuitable one before anything is generated.
+    images_of_name = {
+        name: own_images(Path(source).expanduser(), request)
+        for name, source in source_of_name.items()
+        if is_own_images(source)
+    }
+    device = device_of(flags.get("device"))
+    for name, source in source_of_name.items():
+        if name not in images_of_name:
+            part = folder if len(sources) == 1 else folder / file_slug(name)
+            images_of_name[name] = _generate(request, part, source, device, flags.get("dtype"))
+    comparison = Comparison(request, {name: images_of_name[name] for name in source_of_name})
+    facts = _write(comparison, folder)
     if as_json:
         print_json(facts)
     else:
-        _print(images, folder, attribute)
+        _print(comparison, folder, attribute)
 
 
 def _generate(
@@ -138,6 +165,10 @@ def _generate(
         InvalidInputError: If `side_by_side` rejects the arguments.
         StorageError: If the disk is full. Finished images are kept.
     """
+    import json
+    from contextlib import suppress
+    from dataclasses import replace
+
     from vldebias.hosts.loading import load_host
     from vldebias.utils.progress import Progress
 
@@ -147,14 +178,18 @@ def _generate(
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
         with Progress(err()) as progress:
-            return side_by_side(
-                pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
-            )
+            images = side_by_side(pipe, request, folder, progress=progress)
     except KeyboardInterrupt:
         print_message(f"{_finished(folder)}; run the same command again to continue")
         raise
     except StorageError as error:
         raise StorageError(error.errno, f"{error}; {_finished(folder)}") from None
+    if images.seconds is None:
+        # All images existed. Repeat the time that the earlier run measured.
+        with suppress(OSError, ValueError, KeyError):
+            earlier = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+            images = replace(images, seconds=earlier["seconds_per_image"])
+    return images
 
 
 def _finished(folder: Path) -> str:
@@ -162,31 +197,51 @@ def _finished(folder: Path) -> str:
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
-def _write(images: SideBySide, folder: Path, facts: Mapping[str, object]) -> None:
-    """Write the image grid and the JSON file."""
+def _write(comparison: Comparison, folder: Path) -> dict[str, object]:
+    """Write the image grids, the page and the JSON files, and return the content of the last."""
+    from vldebias.utils.pictures import write_png
+
+    page = comparison.write(folder / PAGE)
+    facts: dict[str, object] = {FORMAT: 1, "page": str(page), "folder": str(folder)}
+    for images in comparison.sides.values():
+        if images.folder.is_relative_to(folder):
+            grid = images.folder / GRID
+            write_png(images.grid(), grid, {"prompt": images.request.prompt})
+            own_facts = {**facts, **images.to_dict(), "grid": str(grid)}
+            _write_json(own_facts, images.folder)
+    if len(comparison.sides) == 1:
+        return own_facts
+    facts |= comparison.to_dict()
+    _write_json(facts, folder)
+    return facts
+
+
+def _write_json(facts: Mapping[str, object], folder: Path) -> None:
     import json
 
     from vldebias.utils.files import write_atomically
-    from vldebias.utils.pictures import write_png
 
-    write_png(images.grid(), folder / GRID, {"prompt": images.request.prompt})
     write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
-def _print(images: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
+def _print(comparison: Comparison, folder: Path, attribute: Sequence[str]) -> None:
     """Print the conclusions, the image table and the paths."""
-    for sentence in images.sentences():
+    for sentence in comparison.sentences():
         # If stdout is piped, print the conclusions as comments, so that `grep -v '^#'` can remove
         # them.
         echo(sentence if out().is_terminal else f"# {sentence}")
-    print_grid(COLUMNS, list(_rows(images)))
-    print_message(f"images: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
-    is_judged = any(picture.seen for picture in images.pictures)
-    if is_judged:
-        print_message("the images were labelled by the packaged judge")
-    else:
-        names = " ".join(f"--attribute {name}" for name in attribute)
-        print_message(f"to label the images by hand: vldebias label {folder} {names}")
+    sides = comparison.sides.items()
+    rows = [(name, *row) for name, images in sides for row in _rows(images)]
+    # The name of a single pipeline is not worth a column.
+    first = 1 if len(sides) == 1 else 0
+    print_grid(("pipeline", *COLUMNS)[first:], [row[first:] for row in rows])
+    print_message(f"page: {folder / PAGE}\nseeds and prompts: {folder / FACTS}")
+    for _, images in sides:
+        if any(picture.seen for picture in images.pictures):
+            print_message(f"the images in {images.folder} were labelled by {images.labelled_by}")
+        else:
+            names = " ".join(f"--attribute {name}" for name in attribute)
+            print_message(f"to label the images by hand: vldebias label {images.folder} {names}")
 
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:

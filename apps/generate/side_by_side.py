@@ -5,17 +5,20 @@ An interrupted run can be resumed in the same folder.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vldebias.judge.answers import read_answers
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.judge.stored import SURE, decide
 from vldebias.measure.rows import NONE
+from vldebias.miniature import is_miniature
 from vldebias.prompts import PromptSet
 from vldebias.report.strip import row_title
 from vldebias.study.grids import compose
@@ -30,7 +33,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 BATCH_SIZE = 8
+FILES = "*/*/*.png"  # images in a folder, below the variant and the prompt
 COLUMNS = 8  # maximum number of images per grid row
+ANSWERS = "answers.jsonl"  # the file of `vldebias label` in a folder of images
+JUDGE = "the packaged judge"
+PEOPLE = "people"
 # Default steps and guidance, for the miniature (True), which needs less of both, or not (False).
 STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
@@ -176,7 +183,10 @@ class SideBySide:
         folder: folder that contains the images.
         pictures: facts about each image.
         reasons: attribute -> why the prompt was left unchanged, or None if it was changed.
-        judged: the attributes that a judge looked for in the images.
+        judged: the attributes that were looked for in the images.
+        labelled_by: JUDGE, PEOPLE, or "" if the images have no labels.
+        seconds: time per image, over the images that this run generated, or None if it generated
+            none.
     """
 
     request: Request
@@ -185,6 +195,8 @@ class SideBySide:
     pictures: tuple[Picture, ...]
     reasons: Mapping[str, str | None]
     judged: frozenset[str]
+    labelled_by: str = ""
+    seconds: float | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -221,10 +233,19 @@ class SideBySide:
         return lines
 
     def _sentence(self, method: str, attribute: str) -> str:
-        row = self.row(method)
         title = row_title(method).capitalize()
         if len(self.request.attributes) > 1:
             title += f" ({attribute})"
+        return f"{title}: {self.counted(method, attribute)}."
+
+    def counted(self, method: str, attribute: str) -> str:
+        """Describe the requested and observed counts, such as "6 men and 2 women seen".
+
+        Args:
+            method: name of the method; "none" for the unedited pipeline.
+            attribute: name of the attribute.
+        """
+        row = self.row(method)
         requested = [picture.values[attribute] for picture in row]
         seen = self.seen(method, attribute)
         if not any(requested):
@@ -239,7 +260,7 @@ class SideBySide:
             counted = asked_for(filter(None, requested), names, seen, judged=is_judged)
         unclear = len(row) - sum(seen.values()) if seen else 0
         end = f", {unclear} unclear" if unclear else ""
-        return f"{title}: {start}{counted}{end}."
+        return f"{start}{counted}{end}"
 
     def to_dict(self) -> dict[str, object]:
         """Return settings, sentences and images as JSON values."""
@@ -250,8 +271,10 @@ class SideBySide:
             "pipeline": plan.model.get("id") or plan.model.get("pipeline"),
             "methods": plan.variants,
             "seed": plan.seeds[0],
-            "steps": plan.steps,
-            "guidance": plan.guidance,
+            "steps": plan.steps or None,
+            "guidance": plan.guidance if plan.steps else None,
+            "seconds_per_image": self.seconds,
+            "labelled_by": self.labelled_by,
             "reasons": dict(self.reasons),
             "sentences": self.sentences(),
             "pictures": [vars(picture) for picture in self.pictures],
@@ -282,7 +305,6 @@ def side_by_side(
     request: Request,
     folder: Path,
     *,
-    is_miniature: bool = False,
     progress: Progress = SILENT,
 ) -> SideBySide:
     """Generate the requested images, except for those that already exist in the folder.
@@ -291,8 +313,6 @@ def side_by_side(
         pipe: diffusers pipeline that `vldebias.debias` supports, without an attachment.
         request: the prompt, the attributes and the methods.
         folder: output folder. It must not contain images generated with different settings.
-        is_miniature: whether the pipeline is the miniature, whose images a packaged judge can
-            judge.
         progress: object that shows progress bars.
 
     Raises:
@@ -300,15 +320,18 @@ def side_by_side(
             different settings.
         OSError: If the disk is full; finished images are kept.
     """
-    plan = request.plan(identity(pipe), is_miniature=is_miniature)
+    has_judge = is_miniature(pipe)
+    plan = request.plan(identity(pipe), is_miniature=has_judge)
+    n_before = len(list(folder.glob(FILES)))
+    start = time.monotonic()
     generated = generate(
         pipe, plan, request.variants(), folder, follow_seeds=True, progress=progress
     )
+    n_new = len(list(folder.glob(FILES))) - n_before
+    seconds = (time.monotonic() - start) / n_new if n_new else None
     attributes = request.attributes
-    seen: list[dict[str, str | None]] = [{} for _ in generated]
-    if is_miniature:
-        seen = _seen(generated, attributes, progress)
-    judged = frozenset(seen[0])
+    seen, labelled_by = labels_of(generated, attributes, has_judge=has_judge, progress=progress)
+    judged = frozenset(seen[0]).intersection(*seen)
     pictures = tuple(
         Picture.read(generated, image, attributes, values)
         for image, values in zip(generated, seen, strict=True)
@@ -334,7 +357,48 @@ def side_by_side(
                 (reason,) = balance_prompts([request.prompt], prompt_set, seed=0).reasons
                 # If the rules would change the prompt, it was too long for the pipeline's encoder.
                 reasons[prompt_set.name] = str(reason or "truncated")
-    return SideBySide(request, generated.plan, folder, pictures, reasons, judged)
+    return SideBySide(
+        request, generated.plan, folder, pictures, reasons, judged, labelled_by, seconds
+    )
+
+
+def labels_of(
+    images: GeneratedImages,
+    attributes: Sequence[PromptSet],
+    *,
+    has_judge: bool,
+    progress: Progress = SILENT,
+) -> tuple[list[dict[str, str | None]], str]:
+    """Return each image's value by attribute (None if unclear), and who labelled the images.
+
+    Args:
+        images: the images and their folder.
+        attributes: prompt set of each attribute. Attributes without labels are omitted.
+        has_judge: whether the packaged judge knows such images. Otherwise, the answers that
+            `vldebias label` stored in the folder are used.
+        progress: object that shows progress bars.
+    """
+    if has_judge:
+        return _seen(images, attributes, progress), JUDGE
+    file = images.folder / ANSWERS
+    if not file.is_file():
+        return [{} for _ in images], ""
+    votes: dict[tuple[str, str], Counter[str]] = {}
+    for answer in read_answers([file]):
+        votes.setdefault((answer.image, answer.attribute), Counter())[answer.value] += 1
+    seen: list[dict[str, str | None]] = []
+    for image in images:
+        values: dict[str, str | None] = {}
+        for prompt_set in attributes:
+            counts = votes.get((image.path, prompt_set.name))
+            if counts is None:
+                continue
+            value, count = counts.most_common(1)[0]
+            # A tie, "cannot tell" and the like leave the value open.
+            is_majority = 2 * count > counts.total() and value in prompt_set.attributes
+            values[prompt_set.name] = value if is_majority else None
+        seen.append(values)
+    return seen, PEOPLE
 
 
 def _seen(

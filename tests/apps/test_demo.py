@@ -69,7 +69,8 @@ def test_unavailable_choices_are_rejected_by_name(position: int, value: object, 
 @pytest.mark.parametrize(
     ("option", "value", "named"),
     [
-        ("pipeline", "some/pipeline", "--model"),
+        ("pipelines", ("some/pipeline",), "--model"),
+        ("pipelines", ("miniature", "copies/miniature"), "--model"),
         ("pretrained", "openai", "--model"),
         ("embeddings", Path("none.npz"), "--embeddings"),
         ("images", Path("none"), "--image-dir"),
@@ -230,7 +231,9 @@ def test_a_third_row_has_the_values_of_the_second_and_an_unchanged_prompt(
     asked: list[Any] = []
 
     @contextmanager
-    def generating(prompts: str, method: Any, strength: float, values: Any) -> Iterator[Any]:
+    def generating(
+        prompts: str, method: Any, strength: float, values: Any, pipeline: str
+    ) -> Iterator[Any]:
         asked.append((method, values))
         yield painted.pipe()
 
@@ -289,7 +292,7 @@ def test_placeholders_appear_first_and_images_fill_them(painted: Any) -> None:
     results = list(rows.generate(painted, request, threading.Event()))
     assert [result.images for result in results] == [0, 8, 16, 20, 24]
     tab = generate_tabs.GenerateTab
-    faces = [tab._faces(SimpleNamespace(is_small=True), result, 0) for result in results]
+    faces = [tab._faces(SimpleNamespace(is_small=True), "", result, 0) for result in results]
     assert [text.count("<li>") for text in faces] == [12] * 5
     assert [text.count("face empty") for text in faces] == [12, 4, 4, 0, 0]
 
@@ -312,7 +315,7 @@ def test_reused_images_are_not_counted_as_generated(painted: Any) -> None:
     text = f"24 images, 12 of them generated, in {outcome.seconds:.1f} s"
     assert text in generate_tabs._status(outcome)
     assert f"{outcome.seconds / 12:.2f} s each." in generate_tabs._status(outcome)
-    row = generate_tabs.GenerateTab._faces(SimpleNamespace(is_small=True), outcome, 0)
+    row = generate_tabs.GenerateTab._faces(SimpleNamespace(is_small=True), "", outcome, 0)
     assert "women" not in row, "nobody is counted if the prompt mentions no person"
 
 
@@ -463,14 +466,40 @@ def test_the_first_click_immediately_announces_that_the_model_is_loading(
     monkeypatch.setattr(generate_tabs, "generate", generate)
     cold = engines.Engine()
     tab = SimpleNamespace(engine=cold)
-    outputs = generate_tabs.GenerateTab._run(tab, *FORM)
+    outputs = generate_tabs.GenerateTab._run(tab, *FORM, "none")
     assert generate_tabs.LOADING in next(outputs)[0]
     assert not calls, "the visitor gets an answer before anything is loaded"
     assert list(outputs) == []
     assert calls == [cold]
     # A loaded pipeline has nothing left to announce.
     cold.once("pipeline", object)
-    assert list(generate_tabs.GenerateTab._run(tab, *FORM)) == []
+    assert list(generate_tabs.GenerateTab._run(tab, *FORM, "none")) == []
+
+
+def test_a_visitor_sees_a_second_pipeline_side_by_side_and_chooses_from_the_list(
+    engine: Any,
+) -> None:
+    two = engines.Engine(pipelines=("miniature", "copies/other"), model="miniature")
+    assert list(two.pipelines) == ["miniature", "other"]
+    # Both names stand for the same pipeline here.
+    pipe = engine.pipe()
+    two.once("pipeline", lambda: pipe)
+    two.once("pipeline other", lambda: pipe)
+    tab = SimpleNamespace(engine=two, is_small=True)
+    for name in ("_row", "_faces"):
+        setattr(tab, name, partial(getattr(generate_tabs.GenerateTab, name), tab))
+    *_, last = generate_tabs.GenerateTab._run(tab, *FORM, "other")
+    status, verdict, first_row, second_row, third_row = last
+    assert status.startswith('<div role="status"><p class="about">other: 24 images in ')
+    assert verdict.count("Balanced prompts: asked for 6 men and 6 women") == 2
+    assert verdict.count("s per image") == 2
+    for row in (first_row, second_row):
+        assert row["visible"]
+        assert row["value"].count('<ul class="faces pixels">') == 2
+        assert row["value"].count("<img") == 24
+    assert not third_row["visible"]
+    with pytest.raises(InvalidInputError, match="second pipeline"):
+        list(generate_tabs.GenerateTab._run(tab, *FORM, "copies/other"))
 
 
 def test_the_page_opens_without_importing_torch() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError, StorageError
+from vldebias.miniature import load_pipeline
 from vldebias.study import grids
 from vldebias.study.tasks import variants
 from vldebias.utils.files import digest
@@ -220,3 +222,83 @@ def test_a_wrong_name_is_rejected_before_anything_is_loaded(tmp_path: Path) -> N
     with pytest.raises(InvalidInputError, match="empty"):
         generate(tmp_path, "--attribute", "gender", prompt=" ")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def other_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a copy of the miniature pipeline with slightly different weights."""
+    pipe = load_pipeline()
+    with torch.no_grad():
+        pipe.unet.conv_out.weight.mul_(1.02)
+    folder = tmp_path_factory.mktemp("pipelines") / "other"
+    pipe.save_pretrained(folder)
+    return folder
+
+
+def pipelines(*names: str | Path) -> list[str]:
+    return [part for name in names for part in ("--pipeline", str(name))]
+
+
+def test_two_pipelines_are_compared_for_the_same_prompts_and_noise(
+    tmp_path: Path, other_pipeline: Path
+) -> None:
+    facts = generate(tmp_path, "--attribute", "gender", *pipelines("miniature", other_pipeline))
+    first, second = facts["pipelines"].values()
+    assert list(facts["pipelines"]) == ["miniature", "other"]
+    for name in ("noise", "prompt", "values"):
+        assert [p[name] for p in first["pictures"]] == [p[name] for p in second["pictures"]]
+    assert first["labelled_by"] == second["labelled_by"] == "the packaged judge"
+    files = [sorted((tmp_path / name).glob("*/*/*.png")) for name in ("miniature", "other")]
+    assert len(files[0]) == len(files[1]) == 8
+    assert all(digest(a) != digest(b) for a, b in zip(*files, strict=True))
+    assert facts["sentences"][-1].startswith("Seconds per image: miniature 0.")
+    page = Path(facts["page"]).read_text()
+    assert page.count('<label class="face') == 16
+    assert "asked for 2 men and 2 women" in page
+
+
+def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_labels(
+    tmp_path: Path, finished_run: tuple[Path, dict[str, Any]]
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    for name, colour in (("1.png", "red"), ("2.jpg", "green"), ("10.png", "blue")):
+        Image.new("RGB", (300, 200), colour).save(own / name)
+    answer = {"annotator": "ada", "attribute": "gender", "time": "2026-01-01T00:00:00Z"}
+    values = {"1.png": "female", "2.jpg": "male", "10.png": "cannot tell"}
+    lines = [json.dumps(answer | {"image": k, "value": v}) for k, v in values.items()]
+    (own / "answers.jsonl").write_text("\n".join(lines) + "\n")
+    command = ("--attribute", "gender", *pipelines("miniature", own, finished_run[0]))
+    facts = generate(tmp_path / "out", *command)
+    own_facts = facts["pipelines"]["own"]
+    assert [p["file"] for p in own_facts["pictures"]] == list(values)
+    assert own_facts["sentences"] == ["As generated: 1 man and 1 woman seen, 1 unclear."]
+    assert own_facts["labelled_by"] == "people"
+    # A folder written by the command is matched by its plan, and labelled as it was.
+    saved = facts["pipelines"][finished_run[0].name]
+    assert saved["sentences"] == finished_run[1]["sentences"]
+    assert saved["pictures"] == finished_run[1]["pictures"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("miniature", "miniature"), "used twice"),
+        (("miniature", "./nowhere"), "no such folder"),
+        (("miniature", "EMPTY"), "neither a diffusers pipeline"),
+        (("SAVED", "EMPTY"), "at least one pipeline"),
+        (("miniature", "SAVED"), "none of its images has the prompt"),
+    ],
+)
+def test_unsuitable_pipelines_are_rejected_before_generation(
+    names: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    finished_run: tuple[Path, dict[str, Any]],
+) -> None:
+    (tmp_path / "empty").mkdir()
+    folders = {"EMPTY": tmp_path / "empty", "SAVED": finished_run[0]}
+    sources = [folders.get(name, name) for name in names]
+    with pytest.raises(InvalidInputError, match=message):
+        generate(tmp_path / "out", "--attribute", "gender", *pipelines(*sources), prompt="a baker")
+    assert not (tmp_path / "out").exists()

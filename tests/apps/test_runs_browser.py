@@ -110,3 +110,25 @@ def test_the_reader_chooses_metrics_and_rows_and_a_phone_needs_few_screens(
         page.get_by_label("Filter").fill("generation balanced")
         assert page.locator("details.task:visible").count() == 1
         assert page.locator("form output").inner_text().startswith("3 of ")
+
+
+def test_a_folder_with_many_tasks_lists_the_first_and_a_filter_searches_all(
+    browser: Any, tmp_path: Path
+) -> None:
+    for file in RESULTS.glob("photographs.*"):
+        shutil.copy(file, tmp_path / file.name)
+    page_of_runs, _ = render_runs(tmp_path)
+    with opened(browser, "http://127.0.0.1", NARROW, go=False) as page:
+        page.set_content(page_of_runs.read_text(encoding="utf-8"))
+        tasks = page.locator("details.task:visible")
+        more = page.locator("#tasks")
+        assert tasks.count() == 20
+        total = page.locator("details.task").count()
+        assert more.inner_text() == f"Show {total - 20} more tasks"
+        page.locator("input[name=words]").fill("tone")
+        assert 0 < tasks.count() < total
+        assert not more.is_visible()
+        page.locator("input[name=words]").fill("")
+        more.click()
+        assert tasks.count() == total
+        assert not more.is_visible()

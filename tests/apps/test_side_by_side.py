@@ -114,7 +114,7 @@ def test_generate_reports_the_requested_values(pipe: Any, tmp_path: Path) -> Non
     request = Request(
         HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=4, steps=4
     )
-    made = side_by_side(pipe, request, tmp_path, is_miniature=True)
+    made = side_by_side(pipe, request, tmp_path)
     values = [picture.values["gender"] for picture in made.row("cross-attention")]
     assert sorted(values) == ["female", "female", "male", "male"]
     assert {picture.prompt for picture in made.pictures} == {HELD_OUT[0]}

@@ -74,11 +74,17 @@ class Commands(LazyGroup):
 
 
 app = App(
-    "Balance who appears in the images of diffusion models and in search results, remove bias"
-    " directions from CLIP in closed form, fine-tune CLIP on noisy captions, and measure gains and"
-    " costs with confidence intervals.",
+    """
+    Balance who appears in the images of diffusion models and in search results, remove bias
+    directions from CLIP in closed form, fine-tune CLIP on noisy captions, and measure gains and
+    costs with confidence intervals.
+
+    Examples:
+      vldebias quickstart
+      vldebias generate "A photo of a doctor." --attribute gender
+      vldebias debias --help
+    """,
     cls=Commands,
-    rich_markup_mode=None,  # importing rich would double the startup time
 )
 
 

@@ -10,17 +10,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    Literal,
-    TextIO,
     TypeVar,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -36,9 +32,12 @@ from vldebias.utils.markup import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-    from typer._click import Context, HelpFormatter  # typer's copy of click
+    from typer._click import Command as ClickCommand  # typer's copy of click
+    from typer._click import Context, HelpFormatter
 
     from vldebias.report.result import Result
+else:
+    ClickCommand = object
 
 CommandFunction = TypeVar("CommandFunction", bound=Callable[..., object])
 
@@ -70,27 +69,105 @@ def err() -> Console:
     return Console(stderr=True)
 
 
-class WithoutTrailingSpaces:
-    """Wrapper around stdout that strips trailing spaces from lines."""
+UNBROKEN_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+EXAMPLES = "\n\nExamples:\n"
+# What Typer appends to the help of a parameter, such as "  [default: 8; x>=1; required]".
+EXTRAS = re.compile(r" *\[((?:default: |required|[^\[\]]*\bx[<>])[^\[\]]*)\]$")
 
-    def __init__(self, file: TextIO) -> None:
-        self.file = file
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
+class HelpStyle(ClickCommand):
+    """Write the help of a command or group: usage, text, examples, arguments and options.
 
-    def write(self, text: str) -> int:
-        """Write text without trailing spaces and without click's type names, such as "<path>"."""
-        text = re.sub(r"<(bool|dir|path|str|list\[\w+\])>", lambda match: " " * len(match[0]), text)
-        self.file.write(re.sub(" +(?=\n)", "", text))
-        return len(text)
+    The help of all commands looks the same and is plain text, since importing rich would double the
+    time to write it.
+    """
+
+    def get_help(self, ctx: Context) -> str:
+        """Return the help. Names such as "balanced-prompts" are not split at their hyphens.
+
+        Args:
+            ctx: context of the command.
+        """
+        return super().get_help(ctx).replace(UNBROKEN_HYPHEN, "-")
+
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
+        """Return the parts of the usage, without braces around required arguments.
+
+        Args:
+            ctx: context of the command.
+        """
+        pieces = []
+        for piece in super().collect_usage_pieces(ctx):
+            name = re.sub(r"^\{(.*?)(\.\.\.)?\}", r"\1", piece)
+            pieces.append(re.sub(r"^\[\[(.*?)(\.\.\.)?\]\]", r"[\1]", name))
+        return pieces
+
+    def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the text, and the examples without wrapping, so that they can be pasted.
+
+        Args:
+            ctx: context of the command.
+            formatter: formatter to which the text is written.
+        """
+        text, _, examples = (self.help or "").partition(EXAMPLES)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text.replace("-", UNBROKEN_HYPHEN))
+        if examples:
+            with formatter.section("Examples"):
+                formatter.write(textwrap.indent(f"{examples.rstrip()}\n", "  "))
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the arguments, and the options in one section per panel.
+
+        Args:
+            ctx: context of the command.
+            formatter: formatter to which the options are written.
+        """
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            name, text = record
+            section = getattr(param, "rich_help_panel", None) or "Options"
+            if param.param_type_name == "argument":
+                section = "Arguments"
+                # Leave out the type, as in "FILE <path>".
+                name = name.partition(" <")[0]
+            text = _with_sentences(text).replace("-", UNBROKEN_HYPHEN)
+            sections.setdefault(section, []).append((name, text))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _with_sentences(text: str) -> str:
+    """Replace the extras at the end of a parameter's help by sentences, such as "Default: 8."."""
+    extras = EXTRAS.search(text)
+    if extras is None:
+        return text
+    sentences = [text[: extras.start()]]
+    for extra in extras[1].split("; "):
+        name, _, value = extra.partition(": ")
+        low, _, high = extra.partition("x")
+        if name == "default":
+            sentences.append(f"Default: {value.removesuffix('.0')}.")
+        elif extra == "required":
+            sentences.append("Required.")
+        elif low and high:
+            sentences.append(f"From {low.rstrip('<=')} to {high.lstrip('<=')}.")
+        else:
+            sentences.append(f"At least {high.lstrip('>=')}.")
+    return " ".join(sentences)
 
 
 # Names of values in the help, by type. Switches have none.
 VALUE_NAMES: dict[object, str] = {Path: "PATH", int: "N", float: "X", str: "TEXT"}
 
 
-class Command(TyperCommand):
+class Command(HelpStyle, TyperCommand):
     """Command whose help examples can be pasted into a shell, and whose errors quote values."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -111,34 +188,35 @@ class Command(TyperCommand):
             error.message = message
             raise
 
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the help to stdout.
 
-        Args:
-            ctx: context of the command.
-            formatter: formatter passed by click, which Typer does not use.
-        """
-        with tidied_help():
-            super().format_help(ctx, formatter)
-
-
-class Group(TyperGroup):
+class Group(HelpStyle, TyperGroup):
     """Command group whose help looks like that of `Command`."""
 
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the help to stdout.
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the options and the commands.
 
         Args:
             ctx: context of the group.
-            formatter: formatter passed by click, which Typer does not use.
+            formatter: formatter to which the options are written.
         """
-        with tidied_help():
-            super().format_help(ctx, formatter)
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
 
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write all commands with their full summaries, which click would truncate to one line.
 
-def tidied_help() -> AbstractContextManager[object]:
-    """Remove trailing spaces from the help, so that commands over several lines can be pasted."""
-    return redirect_stdout(cast("TextIO", WithoutTrailingSpaces(sys.stdout)))
+        Args:
+            ctx: context of the group.
+            formatter: formatter to which the commands are written.
+        """
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                summary = (command.help or "").partition("\n\n")[0]
+                rows.append((name, summary.replace("-", UNBROKEN_HYPHEN)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def value_of_option(names: Sequence[str], args: Sequence[str]) -> str | None:
@@ -182,14 +260,13 @@ def name_values(function: Callable[..., Any]) -> None:
 
 
 class App(typer.Typer):
-    """Command group whose help may contain rich markup and whose errors `main` handles."""
+    """Command group whose help has the style of `HelpStyle` and whose errors `main` handles."""
 
     def __init__(
         self,
         text: str,
         *,
         cls: type[TyperGroup] | None = None,
-        rich_markup_mode: Literal["rich", None] = "rich",
         add_completion: bool = True,
     ) -> None:
         super().__init__(
@@ -199,7 +276,7 @@ class App(typer.Typer):
             # Keep Typer from hiding errors from `main` and from printing tracebacks, which could
             # contain local variables such as prompts and keys.
             pretty_exceptions_enable=False,
-            rich_markup_mode=rich_markup_mode,
+            rich_markup_mode=None,
             add_completion=add_completion,
         )
 
@@ -207,10 +284,8 @@ class App(typer.Typer):
         """Return a decorator that registers a function as a command, with its docstring as help."""
 
         def register(function: CommandFunction) -> CommandFunction:
-            # Escape brackets, which would be interpreted as markup.
-            text = _unfolded((function.__doc__ or "").replace("[", r"\["))
             name_values(function)
-            return self.command(name, cls=Command, help=text)(function)
+            return self.command(name, cls=Command, help=_unfolded(function.__doc__ or ""))(function)
 
         return register
 
@@ -220,8 +295,7 @@ def _unfolded(text: str) -> str:
     prose, _, examples = inspect.cleandoc(text).partition("Examples:\n")
     help_text = "\n\n".join(" ".join(part.split()) for part in prose.split("\n\n"))
     if examples:
-        # \b prevents click from rewrapping the lines that follow.
-        help_text += f"[bold]Examples[/bold]\n\n\b\n{examples}"
+        help_text = f"{help_text.rstrip()}{EXAMPLES}{textwrap.dedent(examples)}"
     return help_text
 
 

@@ -58,7 +58,7 @@ app = App(
     f"""
     Measure bias and utility before and after debiasing, with error bars.
 
-    To run a suite, use [bold]vldebias eval SUITE[/bold]. Suites: {", ".join(packaged("suites"))}.
+    To run a suite, use `vldebias eval SUITE`. Suites: {", ".join(packaged("suites"))}.
 
     Examples:
       vldebias eval list

@@ -55,6 +55,14 @@ Groups = Annotated[
         " (one value for all).",
     ),
 ]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pipeline",
+        help="diffusers id or folder, or 'miniature'; repeatable, to compare. Default: miniature.",
+        metavar="NAME",
+    ),
+]
 Flags = Iterable[tuple[str, object, object]]
 """(parameter name, annotation with a Typer option, default value) tuples."""
 
@@ -143,9 +151,8 @@ def flags_of_fields(
             # If the default depends on other settings, the description already explains it.
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
-            # Escape brackets, which would be interpreted as markup.
             flag = [names[name]] if names and name in names else []
-            option = typer.Option(*flag, help=text.replace("[", r"\["), rich_help_panel=panel)
+            option = typer.Option(*flag, help=text, rich_help_panel=panel)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from vldebias.cli.common import App
+from vldebias.cli.common import App, Group
 from vldebias.programs import Entry
 
 if TYPE_CHECKING:
-    from typer._click import Command, Context, HelpFormatter  # typer's copy of click
+    from typer._click import Command, Context  # typer's copy of click
 
 
 def load_command(name: str, entry: Entry) -> Command:
@@ -57,7 +57,7 @@ class Commands(UserDict[str, "Command"]):
         return len(self.entries)
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(Group):
     """Command group that imports commands when needed. Subclasses list them in `entries`."""
 
     entries: ClassVar[Mapping[str, Entry]] = {}
@@ -76,16 +76,6 @@ class LazyGroup(TyperGroup):
         # Do not import the command, since this method is also used to list all commands.
         entry = self.entries.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
-
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write all commands with their full summaries, which click would truncate to one line.
-
-        Args:
-            ctx: group context.
-            formatter: formatter to which the commands are written.
-        """
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
 
     def resolve_command(
         self, ctx: Context, args: list[str]

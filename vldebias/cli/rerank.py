@@ -60,7 +60,10 @@ def rerank_command(
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            help="Comma-separated group=share, even, or pool (default), the shares of all results."
+            help=(
+                "Comma-separated group=share, even, or pool, the shares of all results. Default:"
+                " pool."
+            )
         ),
     ] = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -111,7 +112,8 @@ def compare(
     from vldebias.report.compare import compare
     from vldebias.report.result import Result
 
-    comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
+    names = _names_of(a, b)
+    comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), names)
     if as_json:
         print_json(comparison.to_dict())
     elif common.out().is_terminal:
@@ -125,6 +127,14 @@ def compare(
         piped(tuple(map(str, frame)), rows)
     if page is not None:
         print_message(f"page: {comparison.write_page(page)}")
+
+
+def _names_of(a: Path, b: Path) -> tuple[str, str]:
+    """Return what a comparison calls two results: their paths, without a shared absolute start."""
+    if a == b or not (a.is_absolute() and b.is_absolute()):
+        return str(a), str(b)
+    start = os.path.commonpath([a, b])
+    return os.path.relpath(a, start), os.path.relpath(b, start)
 
 
 def gate(

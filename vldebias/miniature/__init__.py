@@ -12,6 +12,7 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.miniature.architectures import AttributeNetwork as AttributeNetwork
     from vldebias.miniature.models import Preprocess as Preprocess
+    from vldebias.miniature.models import is_miniature as is_miniature
     from vldebias.miniature.models import load_clip as load_clip
     from vldebias.miniature.models import load_judge as load_judge
     from vldebias.miniature.models import load_pipeline as load_pipeline
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 # Loaders are imported on first use, because most users only need one of them.
 _NAMES_OF_HOME = {
     f"{__name__}.architectures": ("AttributeNetwork",),
-    f"{__name__}.models": ("Preprocess", "load_clip", "load_judge", "load_pipeline", "weights_dir"),
+    f"{__name__}.models": (
+        *("Preprocess", "is_miniature", "load_clip", "load_judge", "load_pipeline", "weights_dir"),
+    ),
     f"{__name__}.photograph_model": ("Photographs", "load_photographs"),
     f"{__name__}.pictures": ("open_world",),
 }

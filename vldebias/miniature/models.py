@@ -146,6 +146,11 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
     return pipeline
 
 
+def is_miniature(pipe: object) -> bool:
+    """Return whether a pipeline has the miniature's autoencoder, with any weights."""
+    return type(getattr(pipe, "vae", None)).__name__ == "PatchAutoencoder"
+
+
 def load_judge(folder: Path | str | None = None) -> AttributeNetwork:
     """Load the classifier for portraits and birds in eval mode."""
     return _filled(AttributeNetwork(), _folder(folder) / "judge.safetensors")

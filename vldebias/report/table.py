@@ -233,7 +233,8 @@ def number(value: float, low: float, high: float) -> str:
         high: upper bound of its interval.
     """
     form = form_of(value, low, high)
-    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    # "z" avoids "-0.00". The bounds keep their signs, on which verdicts depend.
+    return f"{value:z{form}} [{low:{form}}, {high:{form}}]"
 
 
 def moved(change: Change | None) -> str:
@@ -241,8 +242,8 @@ def moved(change: Change | None) -> str:
     if change is None or math.isnan(change[0]):
         return ""
     value, low, high = change
-    form = f"+{form_of_change(change)}"
-    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    form = form_of_change(change)
+    return f"{value:+z{form}} [{low:+{form}}, {high:+{form}}]"
 
 
 def form_of_figures(value: float, change: Change) -> str:

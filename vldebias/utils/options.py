@@ -39,7 +39,7 @@ class Options:
 
     out: Annotated[Path, flag("Run", "DIR", "Folder for results. Default: vldebias-SUITE.")]
     device: Annotated[
-        str, flag("Run", "NAME", "auto (default: cuda if available), cpu, cuda:1, mps.")
+        str, flag("Run", "NAME", "auto (cuda if available), cpu, cuda:1 or mps. Default: auto.")
     ] = "cpu"
     dtype: Annotated[str | None, flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
     fresh: Annotated[

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from apps.shares.answers import AnnotationLog
 from tests.limits import limited_files
 from vldebias.cli import main
 from vldebias.errors import StorageError
-from vldebias.judge.answers import AnnotationLog
 
 CALI = ["--method", "cali"]
 TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-column", "text"]

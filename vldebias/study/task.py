@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 from pydantic_core import to_jsonable_python
 
+from vldebias import programs
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet, load_prompts
@@ -233,10 +234,9 @@ TASKS: Registry[type[Task]] = Registry(
     modules={
         "generation": "vldebias.study.tasks.generation",
         "groups": "vldebias.study.tasks.groups",
-        "people": "vldebias.study.tasks.people",
         "retrieval": "vldebias.study.tasks.retrieval",
-        "shares": "vldebias.study.shares.task",
         "texts": "vldebias.study.tasks.texts",
+        **programs.tasks(),
     },
 )
 

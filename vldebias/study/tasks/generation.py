@@ -28,10 +28,9 @@ from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
 from vldebias.study.inputs import Inputs
-from vldebias.study.shares.rows import ABOUT_GAP
-from vldebias.study.stated.captions import lean_of_judge
 from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
+from vldebias.study.tasks.share_rows import ABOUT_GAP
 from vldebias.study.tasks.variants import Variant, generate
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
@@ -395,10 +394,13 @@ class GenerationTask(Task):
                     {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
                 ),
             )
-            # The images are in <out>/images/<task>. Results of `eval vqa` may be in <out> as well.
-            lean = lean_of_judge(judge.name, attribute, generated.folder.absolute().parent.parent)
-            if lean:
-                result.provenance.settings["notes"] = lean
+            # Images are in <out>/images/<task>. Results about the judge may be in <out> as well.
+            out = generated.folder.absolute().parent.parent
+            notes: list[str] = []
+            for describe in programs.hooks("judge measured"):
+                notes += describe(judge.name, attribute, out)
+            if notes:
+                result.provenance.settings["notes"] = notes
             # Mark methods that assign the judged values to images, because their shares are not
             # random.
             judged = list(rows.values_of(attribute).values())

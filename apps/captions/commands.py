@@ -45,7 +45,7 @@ def captions(
     print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
 
 
-@with_flags(stated_flags("vldebias-vqa", asks="answers"))
+@with_flags(stated_flags("vldebias-vqa", asks="answers", references=False))
 def vqa(
     tables: Annotated[
         list[Path],

@@ -10,7 +10,7 @@ SENTENCES := vaderSentiment==3.3.2  # only its source archive contains rated sen
 SEARCHED := --requirement .ci/integrations.txt --editable '.[clip,diffusers,eval,serve]' pytest pytest-xdist hypothesis
 
 # Packages whose tests compare floats; the others compare words, files and pages, which do not depend on CPU instructions.
-FLOATS := $(addprefix tests/,projection methods measure losses study training)
+FLOATS := $(addprefix tests/,projection methods measure losses study training $(addprefix apps/,baselines captions edits shares))
 
 # Without cached bytecode, every process compiles torch and diffusers again, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE

@@ -80,8 +80,10 @@ def _docstring_of(path: str) -> str:
 def _reference_page(path: str) -> str:
     """Return the page of a public object: how to import it, its summary, examples and signature."""
     module, _, name = path.rpartition(".")
-    if name in import_module("vldebias").__all__:
-        module = "vldebias"
+    # Programs define objects that users import from the package or from `vldebias.study`.
+    for public in ("vldebias.study", "vldebias"):
+        if name in import_module(public).__all__:
+            module = public
     page = ""
     if name == "debias":  # searching for it finds all names that contain it
         page += "---\nsearch:\n  boost: 8\n---\n\n"

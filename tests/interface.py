@@ -82,22 +82,31 @@ def names() -> dict[str, dict[str, Any]]:
     return described
 
 
-def commands() -> dict[str, list[str]]:
-    """Return the arguments and options of every command."""
+def parameters() -> dict[str, list[Any]]:
+    """Return the parameters of every command that its help shows."""
     from vldebias.cli import app
 
-    described: dict[str, list[str]] = {}
+    parameters_of_command: dict[str, list[Any]] = {}
     waiting = [("vldebias", typer.main.get_command(app))]
     while waiting:
         words, command = waiting.pop()
         children = getattr(command, "commands", {})
         waiting += [(f"{words} {name}", children[name]) for name in children]
-        options = []
-        for parameter in command.params:
-            if not getattr(parameter, "hidden", False):
-                options += [*parameter.opts, *parameter.secondary_opts]
-        described[words] = sorted(options)
-    return dict(sorted(described.items()))
+        parameters_of_command[words] = [
+            parameter for parameter in command.params if not getattr(parameter, "hidden", False)
+        ]
+    return dict(sorted(parameters_of_command.items()))
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the arguments and options of every command."""
+    described: dict[str, list[str]] = {}
+    for words, shown in parameters().items():
+        names: list[str] = []
+        for parameter in shown:
+            names += [*parameter.opts, *parameter.secondary_opts]
+        described[words] = sorted(names)
+    return described
 
 
 def interface() -> dict[str, Any]:

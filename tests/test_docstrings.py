@@ -29,7 +29,7 @@ ROOT = Path(vldebias.__file__).parent
 PACKAGES = ("losses", "data", "training", "study", "hosts", "methods", "projection", "api.py")
 PACKAGES += ("measure", "judge", "cli", "report", "utils", "reranking")
 PACKAGES += ("miniature", "prompts", "errors.py", "programs.py", "queries.py")
-PROGRAMS = ("audit", "inspect", "mcp")
+PROGRAMS = ("audit", "baselines", "captions", "edits", "inspect", "mcp", "shares")
 FILES = sorted(ROOT.rglob("*.py"))
 for program in PROGRAMS:
     FILES += sorted((ROOT.parent / "apps" / program).rglob("*.py"))

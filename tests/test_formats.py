@@ -15,10 +15,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from apps.audit.records.schema import Record
+from apps.shares.answers import AnnotationLog
 from tests import formats
 from tests.formats import CURRENT, FINGERPRINT, WRITERS, example
 from vldebias.errors import InvalidInputError
-from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.methods import load_edit
 from vldebias.prompts import load_prompts

@@ -8,7 +8,7 @@ import pytest
 
 import vldebias
 import vldebias.data
-from tests.interface import FILE, interface, public_objects, resolved
+from tests.interface import FILE, interface, parameters, public_objects, resolved
 from vldebias.errors import InvalidInputError
 from vldebias.losses import LOSSES
 from vldebias.methods import METHODS
@@ -45,6 +45,18 @@ def test_the_package_exports_few_names_and_the_reference_describes_them_all() ->
     exported |= {name: getattr(vldebias.data, name) for name in vldebias.data.__all__}
     exported |= {"LOSSES": LOSSES, "METHODS": METHODS, "METRICS": METRICS}
     assert [name for name, public in exported.items() if public not in documented] == []
+
+
+def test_a_new_option_replaces_another_one() -> None:
+    """Each command's options are counted, without those of `vldebias` itself, such as --version."""
+    options = [
+        parameter.opts[0]
+        for words, shown in parameters().items()
+        for parameter in shown
+        if words != "vldebias" and parameter.param_type_name == "option"
+    ]
+    assert len(options) <= 236, "delete an option for each new one"
+    assert len(set(options)) <= 101
 
 
 # A custom host's model can be of any class. The task, or `debias`, checks the other options.

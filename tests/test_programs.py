@@ -5,6 +5,7 @@ import ast
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import vldebias
 from vldebias import programs
 from vldebias.cli import Commands
+from vldebias.study import TASKS
 
 ROOT = Path(vldebias.__file__).parent
 NAMES = {path.parent.name for path in (ROOT.parent / "apps").glob("*/program.py")}
@@ -20,17 +22,19 @@ DECLARATION = """
 from vldebias.programs import Entry, Program
 PROGRAM = Program(
     commands={"greet": Entry("commands", "greet", "Greet.")},
-    names={"WHERE": "commands"},
+    names={"WHERE": "commands", "study.greet": "commands"},
+    tasks={"greeting": "commands"},
     hooks={"section": "commands:greet"},
     extras={"greeting": "no_such_package"},
 )
 """
 SCRIPT = """
-import vldebias, vldebias.cli, vldebias.errors, vldebias.programs
+import vldebias, vldebias.cli, vldebias.errors, vldebias.programs, vldebias.study
 print("greet" in vldebias.cli.Commands.entries, hasattr(vldebias, "WHERE"))
 if hasattr(vldebias, "WHERE"):
     (hook,) = vldebias.programs.hooks("section")
     print(vldebias.WHERE, hook(), vldebias.errors.EXTRA_OF["no_such_package"])
+    print(vldebias.study.greet is hook, vldebias.programs.tasks()["greeting"])
 """
 
 
@@ -67,10 +71,10 @@ def installed(tmp_path: Path) -> Path:
 def test_a_wheel_and_a_checkout_have_their_programs(installed: Path) -> None:
     """If there are both packages, `apps` belongs to something else that is installed."""
     assert answer(installed) == ["False False"]
-    write_program(installed / "apps")
-    assert answer(installed) == ["True True", "apps hello greeting"]
-    write_program(installed / "vldebias_apps")
-    assert answer(installed) == ["True True", "vldebias_apps hello greeting"]
+    for package in ("apps", "vldebias_apps"):
+        write_program(installed / package)
+        expected = [f"{package} hello greeting", f"True {package}.greeting.commands"]
+        assert answer(installed) == ["True True", *expected]
 
 
 def test_packages_of_the_same_name_that_are_elsewhere_are_ignored(
@@ -85,17 +89,18 @@ def test_packages_of_the_same_name_that_are_elsewhere_are_ignored(
 
 def test_what_programs_declare_exists() -> None:
     assert {name.partition(".")[2] for name in programs.programs()} == NAMES
-    assert {"audit", "demo", "images_api", "inspect", "label", "mcp"} <= NAMES
+    assert {"audit", "captions", "demo", "edits", "images_api", "label", "shares"} <= NAMES
     for package, program in programs.programs().items():
         modules = [entry.module for entry in program.commands.values()]
-        modules += program.names.values()
+        modules += [*program.names.values(), *program.tasks.values()]
         modules += [target.partition(":")[0] for target in program.hooks.values()]
         for module in modules:
             assert find_spec(f"{package}.{module}") is not None, f"{package}.{module}"
-        if not program.extras:
-            for name in program.names:
-                assert name in vldebias.__all__
-                assert getattr(vldebias, name) is not None
+        for full_name in () if program.extras else program.names:
+            home, _, name = f"vldebias.{full_name}".rpartition(".")
+            assert name in import_module(home).__all__
+            assert getattr(import_module(home), name) is not None
+        assert {*program.tasks} <= {*TASKS}
     assert {*programs.commands()} < {*Commands.entries}
     assert len(list(programs.hooks("section"))) == 1
     assert list(programs.hooks("nosuch")) == []

@@ -28,7 +28,7 @@ def papers(text: str) -> set[tuple[str, str]]:
 
 NAMED_BY_FILE = {
     path.relative_to(ROOT).as_posix(): papers(path.read_text(encoding="utf-8"))
-    for folder in ("vldebias", "apps/audit", "apps/diagnose")
+    for folder in ("vldebias", "apps")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
 NAMED_IN_CODE = set[tuple[str, str]]().union(*NAMED_BY_FILE.values())

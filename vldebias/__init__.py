@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vldebias.reranking import rerank as rerank
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
-    from vldebias.study.stated.captions import evaluate_captions as evaluate_captions
     from vldebias.wording.balance import balance_prompts as balance_prompts
     from vldebias.wording.keep import keep_person as keep_person
     from vldebias.wording.neutral import neutral_texts as neutral_texts
@@ -52,7 +51,6 @@ _NAMES_OF_HOME = {
     "vldebias.report.compare": ("compare",),
     "vldebias.study.evaluating": ("evaluate",),
     "vldebias.study.grids": ("grid",),
-    "vldebias.study.stated.captions": ("evaluate_captions",),
     "vldebias.wording": ("balance_prompts",),
     "vldebias.wording.keep": ("keep_person",),
     "vldebias.wording.neutral": ("neutral_texts",),

@@ -42,7 +42,9 @@ class Program:
         commands: the commands of `vldebias`, by name. "eval runs" is a command of the group `eval`,
             whose summary is its own help.
         names: the public names, each with the module that defines it. Users import them from
-            `vldebias`.
+            `vldebias`, and "study.NAME" from `vldebias.study`.
+        tasks: the kinds of tasks for suites and `vldebias.evaluate`, each with the module that
+            registers it.
         hooks: for each hook, the function that handles it, as "module:function". See `hooks`.
         extras: the extras in pyproject.toml that only this program needs, each with the import
             names of its packages.
@@ -50,6 +52,7 @@ class Program:
 
     commands: Mapping[str, Entry] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, str] = field(default_factory=dict)
     hooks: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,26 +91,52 @@ def commands(group: str = "") -> dict[str, Entry]:
     return entries
 
 
-def names_of_home() -> dict[str, tuple[str, ...]]:
-    """Return the public names of all programs, by the full name of the module that defines them."""
+def names_of_home(group: str = "") -> dict[str, tuple[str, ...]]:
+    """Return the public names of all programs, by the full name of the module that defines them.
+
+    Args:
+        group: "study" for the names in `vldebias.study`, or "" for those in `vldebias` itself.
+    """
     names: dict[str, tuple[str, ...]] = {}
     for package, program in programs().items():
-        for name, module in program.names.items():
+        for name, module in _names_in(program, group).items():
             home = f"{package}.{module}"
             names[home] = (*names.get(home, ()), name)
     return names
 
 
-def names_without_extra() -> list[str]:
+def names_without_extra(group: str = "") -> list[str]:
     """Return the public names of the programs that need no extra of their own.
 
     `from vldebias import *` imports these.
+
+    Args:
+        group: as for `names_of_home`.
     """
     names: list[str] = []
     for program in programs().values():
         if not program.extras:
-            names += program.names
+            names += _names_in(program, group)
     return names
+
+
+def _names_in(program: Program, group: str) -> dict[str, str]:
+    """Return a program's names in `vldebias` or in one of its packages, each with its module."""
+    names = {}
+    for full_name, module in program.names.items():
+        parent, _, name = full_name.rpartition(".")
+        if parent == group:
+            names[name] = module
+    return names
+
+
+def tasks() -> dict[str, str]:
+    """Return the kinds of tasks of all programs, each with the full name of its module."""
+    modules = {}
+    for package, program in programs().items():
+        for kind, module in program.tasks.items():
+            modules[kind] = f"{package}.{module}"
+    return modules
 
 
 def extras() -> dict[str, str]:
@@ -123,8 +152,12 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
 
     The hooks are:
 
+    - "baselines": called without arguments. Returns the supervised baselines of a task on groups,
+      by name: the function that trains the baseline on `Examples`, and its source.
     - "images judged": called with the images, the judge, the attribute, the judge's answers and the
       smallest probability that counts as an answer, after a generation task judged its images.
+    - "judge measured": called with a judge's name, an attribute and the folder of results. Returns
+      sentences about the judge from earlier results, for the notes of a generation task.
     - "section": called with a result and its readable rows, before it is printed or rendered.
       Returns a `vldebias.report.section.Section`, or None.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
-from vldebias.study.stated.people import describe_captions
+
+from ..captions.people import describe_captions
 
 
 def audit_captions(captions: Sequence[Sequence[str]], attribute: str | Path | PromptSet) -> Result:

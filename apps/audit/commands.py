@@ -436,8 +436,7 @@ def _audit_captions(
     """Report which attribute values captions state, and for which nouns."""
     check_out(folder)
     check_sets([attribute])
-    from vldebias.data.caption_texts import read_captions
-
+    from .caption_texts import read_captions
     from .captions import audit_captions
 
     texts = read_captions(captions, column)

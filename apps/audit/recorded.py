@@ -11,7 +11,6 @@ import numpy as np
 
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
-from vldebias.judge.answers import Answer, read_answers
 from vldebias.judge.judges import Judge
 from vldebias.judge.plan import GeneratedImages, Plan, hash_of
 from vldebias.judge.stored import NO_VALUE, SURE, decide, last_judgements
@@ -19,6 +18,7 @@ from vldebias.measure.rows import NONE
 from vldebias.utils.files import commit, versions
 from vldebias.utils.schema import file_slug
 
+from ..shares.answers import Answer, read_answers
 from .records import schema
 from .records.check import with_figures
 from .records.protocol import PROTOCOL, ProtocolPrompt, load_protocol

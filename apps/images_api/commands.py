@@ -14,23 +14,10 @@ from vldebias.cli.flags import Groups, Shares, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 
-LIMITS = "Limits"
 ADDRESS = "Address"
 
 
 _FLAGS: tuple[tuple[str, object, object], ...] = (
-    (
-        "follow_seeds",
-        Annotated[
-            bool,
-            typer.Option(
-                "--follow-seeds/--no-follow-seeds",
-                help="Derive values from the request's seed, so that repeated requests return the"
-                " same image.",
-            ),
-        ],
-        True,
-    ),
     (
         "image_models",
         Annotated[
@@ -81,34 +68,9 @@ _FLAGS: tuple[tuple[str, object, object], ...] = (
         "seconds",
         Annotated[
             float,
-            typer.Option(
-                help="Timeout per request in seconds, including its body.", rich_help_panel=LIMITS
-            ),
+            typer.Option(help="Timeout per request in seconds, including its body."),
         ],
         300.0,
-    ),
-    (
-        "max_images",
-        Annotated[
-            int, typer.Option(min=1, help="Maximum images per request.", rich_help_panel=LIMITS)
-        ],
-        16,
-    ),
-    (
-        "parallel",
-        Annotated[
-            int,
-            typer.Option(min=1, help="Maximum concurrent upstream calls.", rich_help_panel=LIMITS),
-        ],
-        16,
-    ),
-    (
-        "retries",
-        Annotated[
-            int,
-            typer.Option(min=0, help="Retries per failed call.", rich_help_panel=LIMITS),
-        ],
-        2,
     ),
 )
 
@@ -180,19 +142,13 @@ def serve(
     if attribute:
         sets = attribute if len(attribute) > 1 else attribute[0]
         balancer = Balancer(sets, shares_of(shares), seed, people=groups)
-    limits = ProxyLimits(
-        seconds=flags["seconds"],
-        images=flags["max_images"],
-        parallel=flags["parallel"],
-        retries=flags["retries"],
-    )
+    limits = ProxyLimits(seconds=flags["seconds"])
     app = images_proxy(
         upstream,
         balancer,
         batch=batch,
         limits=limits,
         log_prompts=log_prompts,
-        follow_seeds=flags["follow_seeds"],
         image_models=flags.get("image_models") or IMAGE_MODELS,
         edit=edit,
     )

@@ -13,9 +13,9 @@ from itertools import chain
 from statistics import median
 
 from vldebias.errors import InvalidInputError
-from vldebias.judge.answers import NO_PERSON, AnnotationLog
 from vldebias.judge.plan import PlannedImage
 
+from ..shares.answers import NO_PERSON, AnnotationLog
 from .study import ImageFolder, Question, annotator_name
 
 SLOW = 3600.0  # maximum recorded seconds per answer, because annotators may take a break

@@ -1,4 +1,4 @@
-"""Declare the command of the labelling page, which needs the demo's extra."""
+"""Declare the command of the labelling page, which needs the demo's extra, and its task."""
 
 from vldebias.programs import Entry, Program
 
@@ -11,4 +11,5 @@ PROGRAM = Program(
             " annotator.",
         ),
     },
+    tasks={"people": "people"},
 )

@@ -19,13 +19,13 @@ from typing import Literal
 import pandas as pd
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.judge.stored import last_judgements
 from vldebias.utils.files import read_json, write_atomically
 from vldebias.utils.formats import check_format
 from vldebias.utils.schema import Strict
 
+from ..shares.answers import AnnotationLog
 from .study import ImageFolder, Question
 
 ENDING = ".sample.json"

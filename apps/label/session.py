@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vldebias.judge.answers import AnnotationLog
-
+from ..shares.answers import AnnotationLog
 from .engine import Labelling
 from .sample import sampled
 from .study import ImageFolder, questions_of

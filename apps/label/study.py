@@ -16,10 +16,11 @@ from PIL import Image
 
 from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError
-from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.prompts import list_prompts, load_prompts
 from vldebias.utils.pictures import ENDINGS, decode
+
+from ..shares.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 
 LARGEST = 1024  # maximum length of the longer side in pixels
 # Keys for the choices. Letters are used only if there are more than nine choices.

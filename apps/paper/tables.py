@@ -25,12 +25,13 @@ from vldebias.study.split import Data
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.task import Task
 from vldebias.study.tasks.generation import GenerationTask
-from vldebias.study.tasks.people import PeopleTask
 from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model
 from vldebias.utils.options import Options
 from vldebias.utils.progress import Progress
 from vldebias.utils.schema import file_slug
+
+from ..label.people import PeopleTask
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,10 +22,10 @@ from PIL import Image
 from torch import Tensor
 
 import vldebias
+from apps.shares.answers import AnnotationLog
 from eval.benchmarks.servers import PROMPT, processor_seconds, running
 from eval.tables import medians
 from vldebias.hosts.clip.towers import Towers
-from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import load_pipeline
 from vldebias.training.batches import Batch
 from vldebias.training.loop import BETAS, fit

@@ -31,13 +31,13 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import vldebias
+from apps.captions.captions import evaluate_captions
+from apps.captions.reading import StatementReader
 from eval.photographs import folder
 from eval.tables import parser
 from vldebias.measure.rows import NONE
 from vldebias.metrics import Metric, register_metric
 from vldebias.prompts import load_prompts
-from vldebias.study.stated.captions import evaluate_captions
-from vldebias.study.stated.reading import StatementReader
 
 PAD, START, END, UNKNOWN = range(4)
 PREFIX, WIDTH, LONGEST = 4, 160, 18

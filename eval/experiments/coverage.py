@@ -59,8 +59,8 @@ from vldebias.metrics import corrected_shares
 from vldebias.report.result import Result
 from vldebias.report.table import SQUARED, readable
 from vldebias.reranking import Candidates, quota, true_shares
-from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
+from vldebias.study.tasks.share_rows import ShareRows
 
 AFTER = "after"
 SMALL, USUAL, LARGE = "small", "usual", "large"
@@ -290,7 +290,7 @@ def of_prompts(
     names = [str(value) for value in range(len(shares))]
     result = drawn_task()
     rows = ShareRows(result, names, counts, range(prompts), resamples=RESAMPLES, seed=seed_of(rng))
-    with patch("vldebias.study.shares.rows.GAPS", ()):  # chance levels do not have intervals
+    with patch("vldebias.study.tasks.share_rows.GAPS", ()):  # chance levels do not have intervals
         rows.add_gaps()
     rows.add_means("share", {method: part[:, 0] for method, part in rows.shares.items()})
     figures = figures_of(result)

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
+from apps.baselines.classifiers import logistic_regression
 from eval.experiments.captions import class_noise, crop_noise
 from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.towers import Towers
 from vldebias.losses import NUCLR
-from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.loop import fit
 from vldebias.training.objective import Objective, Trainee

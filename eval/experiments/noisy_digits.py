@@ -21,9 +21,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample, normalize
 
+from apps.baselines.classifiers import logistic_regression
 from eval.experiments.captions import class_noise
 from eval.experiments.run import Cell, scored
-from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.objective import Objective
 from vldebias.training.sampling import numpy_generator

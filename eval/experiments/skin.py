@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from PIL import Image, ImageFilter
 
+from apps.edits.skin import SkinChange, find_faces, lab_of, measure_face, same_face
 from eval.tables import parser, run
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
-from vldebias.measure.skin import SkinChange, find_faces, lab_of, measure_face, same_face
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
 from vldebias.utils.pictures import decode
 

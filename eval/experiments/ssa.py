@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from apps.baselines.classifiers import logistic_regression
 from eval.experiments.mnist import CLASSES, TOLERANCE, Images, Learner, Views, learn, sample
 from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
-from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.sampling import torch_generator
 

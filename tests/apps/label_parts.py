@@ -8,7 +8,7 @@ from PIL import Image
 
 from apps.label import engine as engines
 from apps.label import study as studies
-from vldebias.judge.answers import AnnotationLog
+from apps.shares.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.prompts import PromptSet
 from vldebias.study.tasks.generation import GenerationTask

@@ -10,8 +10,8 @@ from browsing import free_port
 from label_parts import draw
 from typer.testing import CliRunner
 
+from apps.shares.answers import AnnotationLog
 from vldebias.cli import app
-from vldebias.judge.answers import AnnotationLog
 
 
 @pytest.fixture(scope="module")

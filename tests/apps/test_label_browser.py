@@ -12,7 +12,7 @@ from browsing import NARROW, WIDE, check_page, free_port, opened, served
 from label_parts import draw
 from PIL import Image
 
-from vldebias.judge.answers import NO_PERSON, AnnotationLog, Answer
+from apps.shares.answers import NO_PERSON, AnnotationLog, Answer
 from vldebias.miniature import open_world
 from vldebias.utils.pictures import write_png
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from label_parts import AGE, GENDER, draw, engines, studies, study
 from PIL import Image
 
+from apps.shares.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.judge.plan import PlannedImage
 
 

@@ -229,9 +229,7 @@ def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
         "--concept",
         "doctor,nurse",
     )
-    assert "2 pairs and 0 held-out pairs" in run(
-        "prompts", "new", str(path), *words, with_stderr=True
-    )
+    assert "2 pairs" in run("prompts", "new", str(path), *words, with_stderr=True)
     assert load_prompts(path).pairs[1] == (
         "A photo of a bespectacled nurse.",
         "A photo of a clear-eyed nurse.",

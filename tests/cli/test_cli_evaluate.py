@@ -69,8 +69,6 @@ def test_every_option_reaches_the_suite_with_its_type(monkeypatch: pytest.Monkey
         run(
             "miniature",
             *arguments.split(),
-            "--resamples",
-            "20",
             "--images",
             "4",
             "--judge",
@@ -86,7 +84,7 @@ def test_every_option_reaches_the_suite_with_its_type(monkeypatch: pytest.Monkey
         9,
         ("-1",),
     )
-    assert (options.fresh, options.resamples, options.images, options.judge) == (True, 20, 4, "j")
+    assert (options.fresh, options.images, options.judge) == (True, 4, "j")
     assert (options.label_file, options.out.name) == ((Path("x"),), "vldebias-miniature")
 
 
@@ -290,9 +288,9 @@ def test_the_quickstart_runs_its_suite_in_a_single_folder(
 ) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
-    log = call("quickstart", "--out", str(tmp_path), "--seeds", "2", with_stderr=True)
+    log = call("quickstart", "--out", str(tmp_path), with_stderr=True)
     suite, options = measure.call_args.args
-    assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))
+    assert (suite.name, options.cache) == ("quickstart", tmp_path / "cache")
     assert all(
         text in log
         for text in (
@@ -302,7 +300,6 @@ def test_the_quickstart_runs_its_suite_in_a_single_folder(
         )
     )
     assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", with_stderr=True)
-    assert measure.call_args.args[1].seeds is None
 
 
 LEANING = {

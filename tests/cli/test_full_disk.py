@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from apps.shares.answers import AnnotationLog
 from tests.limits import limited_files
 from vldebias.cli import main
 from vldebias.errors import StorageError
-from vldebias.judge.answers import AnnotationLog
 
 CALI = ["--method", "cali"]
 TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-column", "text"]
@@ -23,7 +23,7 @@ CAPTIONS = ["audit", "--captions", "captions.csv", "--attribute", "gender", "--o
 GENERATE = ["generate", "A photo of a doctor", "--attribute", "gender", "--images", "2"]
 GENERATE += ["--steps", "2", "--out", "out"]
 DEBIAS = ["debias", "gender", "--model", "miniature"]
-QUICKSTART = ["quickstart", "--images", "1", "--seeds", "1", "--out", "out"]
+QUICKSTART = ["eval", "quickstart", "--images", "1", "--seed", "0", "--out", "out"]
 PAPER = ["eval", "paper", "--only", "generation", "--pipeline", "miniature", "--out", "out"]
 
 # Arguments, and a size in bytes that is exceeded by one of the command's files.
@@ -75,6 +75,7 @@ def test_a_command_reports_a_full_disk(
     request: pytest.FixtureRequest,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["vldebias", *arguments])
+    monkeypatch.setenv("VLDEBIAS_CACHE", "cache")
     with limited_files(size), pytest.raises(SystemExit) as end:
         main()
     last_line = capsys.readouterr().err.splitlines()[-1]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from brought import images
 
+from apps.audit.caption_texts import read_captions
 from apps.runs.listing import list_runs
+from apps.shares.task import SharesTask
 from vldebias.cli.rerank import _read
 from vldebias.data import ImageData, open_data
-from vldebias.data.caption_texts import read_captions
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.study.shares.task import SharesTask
 from vldebias.wording.prompt_file import read_prompts
 
 WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "tired man", "niño")

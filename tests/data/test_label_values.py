@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from data_parts import ATTRIBUTES, celeba, fairface, save
 
+from apps.shares.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
+from apps.shares.task import SharesTask
 from vldebias import load_prompts, rerank
 from vldebias.data import Embeddings, Labels, open_data
 from vldebias.data.label_values import (
@@ -17,10 +19,8 @@ from vldebias.data.label_values import (
     odd_values,
 )
 from vldebias.errors import InvalidInputError, SuspectInputWarning
-from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 from vldebias.judge.stored import NO_VALUE
 from vldebias.study.doubts import doubt_labels
-from vldebias.study.shares.task import SharesTask
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ import yaml
 from diffusers import DDIMScheduler
 from PIL import Image
 
+from apps.shares.answers import AnnotationLog
 from tests.data.data_parts import celeba, fairface, save, waterbirds
 from tests.fewer import few
 from tests.tiny_llava import load_llava
 from tests.transformers_clip import load_transformers_clip
 from vldebias import miniature
-from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import open_world
 from vldebias.miniature.words import WORLDS

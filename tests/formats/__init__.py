@@ -28,7 +28,7 @@ from pydantic import TypeAdapter
 
 from apps.audit.records.schema import Judge, Model, PromptCounts, Record
 from apps.label.sample import LabelSample
-from vldebias.judge.answers import Answer
+from apps.shares.answers import Answer
 from vldebias.measure.rows import Measurement, TaskProvenance
 from vldebias.methods import METHODS
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit

@@ -19,7 +19,7 @@ from vldebias.measure.metric import METRICS, Metric, register_metric
 from vldebias.methods import Declaration, EditMethod, Need, register_method
 from vldebias.miniature import load_clip
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.study import TASKS, TaskResult, register_task
+from vldebias.study import TASKS, Task, TaskResult, register_task
 from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import ImageTask
 
@@ -227,9 +227,32 @@ class Mine(Unmeasured):
         return TaskResult(self.provenance(self.name, images, texts, [], {}, **about))
 
 
-def measured_task() -> Any:
-    register_task(Mine)
-    return evaluate("miniature", np.eye(256)[:2], task="mine", methods="none")
+class WithoutSelf(Unmeasured):
+    def measure(images: Any, texts: Any) -> Any:  # type: ignore[override]  # noqa: N805
+        return []
+
+
+class Positional(Unmeasured):
+    def measure(self, images: Any, /) -> Any:
+        return []
+
+
+class AnyInputs(Unmeasured):
+    def measure(self, **inputs: Any) -> Any:
+        return []
+
+
+class Misspelt(ImageTask):
+    task: Literal["misspelt"] = "misspelt"
+
+    def measure(self, imgs: Any, texts: Any) -> Any:
+        return []
+
+
+def measured_task(kind: type[Task] = Mine) -> Any:
+    register_task(kind)
+    name = kind.model_fields["task"].default
+    return evaluate("miniature", np.eye(256)[:2], task=name, methods="none")
 
 
 @refused(
@@ -237,6 +260,10 @@ def measured_task() -> Any:
     (lambda: register_task(a_function), "got the function a_function; derive a class"),  # type: ignore[arg-type, type-var]
     (lambda: register_task(Unnamed), "got .*Unnamed.*; add the field"),
     (lambda: register_task(Unmeasured), "task 'mine': Unmeasured does not define measure"),
+    (lambda: register_task(WithoutSelf), r"\(self, images=.*, got one with .*\(images.*, texts"),
+    (lambda: register_task(Positional), r"Positional: measure: expected a function of \(self, im"),
+    (lambda: register_task(AnyInputs), r"got \*\*inputs.*, which receives nothing.*by names"),
+    (lambda: measured_task(Misspelt), r"'misspelt': measure: .* missing .* argument: 'imgs'"),
     (measured_task, "returned a TaskResult; expected a list of TaskResult: end it with"),
 )
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

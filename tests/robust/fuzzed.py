@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from apps.shares.answers import AnnotationLog
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data.tables import read_table
 from vldebias.errors import VldebiasError
-from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
 from vldebias.study.suite import load_suite
 from vldebias.utils.files import packaged

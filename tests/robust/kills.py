@@ -37,9 +37,9 @@ from PIL import Image
 
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
+from apps.shares.answers import AnnotationLog
 from vldebias.data.cache import embed_images
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import load_clip, load_pipeline, open_world
 from vldebias.study.running import run_suite
 from vldebias.study.suite import suite_path

@@ -25,12 +25,12 @@ import pytest
 import torch
 from PIL import Image
 
+from apps.shares.answers import AnnotationLog
 from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, load_embeddings, save_embeddings
 from vldebias.data.labels import Labels
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
-from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
 from vldebias.study.run_files import verify, write_manifest
 from vldebias.training import loop

@@ -23,8 +23,8 @@ from vldebias.report.result import Result
 from vldebias.report.table import readable
 from vldebias.study import TASKS, load_suite
 from vldebias.study.evaluating import evaluate
-from vldebias.study.shares.rows import ShareRows
 from vldebias.study.tasks.retrieval import Gallery
+from vldebias.study.tasks.share_rows import ShareRows
 from vldebias.utils.registry import Registry
 
 METRIC_FILE = """

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from apps.captions.answers import evaluate_vqa
 from tests.study.painted_by_hand import (
     GENDERS,
     JOBS,
@@ -36,7 +37,6 @@ from vldebias.report.result import Result
 from vldebias.study.evaluating import evaluate
 from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs
-from vldebias.study.stated.answers import evaluate_vqa
 from vldebias.utils.options import Options
 
 HASH = load_prompts("professions-gender").hash

@@ -15,6 +15,7 @@ from fairlearn.metrics import MetricFrame
 from rich.console import Console
 from sklearn.metrics import accuracy_score
 
+from apps.baselines.classifiers import BASELINES
 from tests.refusals import refused
 from tests.study.groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
 from tests.study.made_figures import cell
@@ -24,7 +25,6 @@ from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectI
 from vldebias.measure.classification import share_below, worst_areas
 from vldebias.methods.reference import class_of
 from vldebias.prompts import load_prompts
-from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.groups import MEDIAN, GroupsTask
 from vldebias.study.tasks.images import fit_method
 from vldebias.utils.options import Options

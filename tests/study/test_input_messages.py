@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import vldebias
+from apps.shares.task import SharesTask
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning
-from vldebias.study.shares.task import SharesTask
 
 ROWS = 60
 NOISE = np.random.default_rng(0)

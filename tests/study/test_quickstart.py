@@ -28,8 +28,10 @@ COMMITTED = ROOT / "eval" / "results" / "quickstart.json"
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_second_run_reuses_everything(tmp_path: Path) -> None:
-    arguments = ["quickstart", "--json", "--images", "1", "--seeds", "1", "--out", str(tmp_path)]
+def test_a_second_run_reuses_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "cache"))
+    arguments = ["eval", "quickstart", "--json", "--images", "1", "--seed", "0"]
+    arguments += ["--out", str(tmp_path)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     result = Result.model_validate_json(done.stdout)

@@ -15,11 +15,12 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from apps.shares.answers import AnnotationLog
+from apps.shares.task import SharesTask
 from tests.study.painted_by_hand import paint
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, ReferenceWarning, VldebiasWarning, warn
-from vldebias.judge.answers import AnnotationLog
 from vldebias.measure.rows import Strip, TaskProvenance, TaskResult
 from vldebias.prompts import make_prompt_set
 from vldebias.report.result import Result
@@ -27,7 +28,6 @@ from vldebias.study import running as runner
 from vldebias.study.inputs import Inputs
 from vldebias.study.run_files import verify
 from vldebias.study.running import key_of, run_suite
-from vldebias.study.shares.task import SharesTask
 from vldebias.study.split import Data
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.retrieval import RetrievalTask

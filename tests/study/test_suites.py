@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.baselines.classifiers import BASELINES
 from vldebias.errors import InvalidInputError
 from vldebias.study.suite import load_suite
-from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.groups import GroupsTask
 from vldebias.study.tasks.retrieval import RetrievalTask

@@ -115,13 +115,15 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def flags_of_options(*only: str, panel: str | None = None) -> Flags:
-    """Yield a flag for each field of `Options`, or only for some of them in one help panel.
+    """Yield the flags of the fields of `Options`, or only of some of them in one help panel.
 
     Args:
         only: names of the fields to include.
         panel: title of their help panel. Default: the panel for all other options.
     """
     for name, annotation in get_type_hints(Options, include_extras=True).items():
+        if get_origin(annotation) is not Annotated:
+            continue  # a field without a flag
         kind, flag = get_args(annotation)
         if only:
             # Copy the flag, since other commands show it in a different panel.

@@ -92,16 +92,14 @@ def new(
     concept: Annotated[
         list[str], typer.Option(help="Comma-separated concepts for the pairs; repeatable.")
     ],
-    test_concept: Annotated[
-        list[str] | None, typer.Option(help="Concepts to hold out for evaluation.")
-    ] = None,
 ) -> None:
     """Create a prompt set from words, with pairs like "A photo of a {attribute} {concept}."
 
+    To hold out concepts for evaluation, list them as `test` in the file.
+
     Examples:
       vldebias prompts new glasses.yaml --attribute with=bespectacled \\
-          --attribute without=clear-eyed --concept doctor,nurse,teacher \\
-          --test-concept pilot
+          --attribute without=clear-eyed --concept doctor,nurse,teacher
     """
     from vldebias.prompts import make_prompt_set
 
@@ -114,13 +112,9 @@ def new(
     for text in attribute:
         value, words = split_pair(text, "--attribute", "female=female,woman")
         words_of_value[value] = split_names([words])
-    prompt_set = make_prompt_set(
-        path.stem, words_of_value, split_names(concept), test_concepts=split_names(test_concept)
-    )
+    prompt_set = make_prompt_set(path.stem, words_of_value, split_names(concept))
     prompt_set.to_yaml(path)
-    print_message(
-        f"{path}: {len(prompt_set.pairs)} pairs and {len(prompt_set.held_out_pairs)} held-out pairs"
-    )
+    print_message(f"{path}: {len(prompt_set.pairs)} pairs")
 
 
 @app.add("neutral")

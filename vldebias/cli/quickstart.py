@@ -29,14 +29,6 @@ def quickstart(
     folder: Annotated[
         Path, typer.Option("--out", help="Folder for the page, the images and the JSON.")
     ] = Path("vldebias-quickstart"),
-    images: Annotated[
-        int | None,
-        typer.Option(min=1, max=100, help="Images per profession and seed. Default: 8."),
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again instead of reusing earlier results.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure bias and utility before and after debiasing, offline and in a few minutes.
@@ -46,8 +38,8 @@ def quickstart(
     default for classifiers, and `balanced-prompts` for pipelines. Measures the MaxSkew of searches
     (occupations in real photographs, ten concepts in portraits), worst-group accuracy (birds) and
     the discrepancy of generated images, with intervals, and writes a page that shows images for
-    the same seeds side by side. This runs the suite `quickstart` of `vldebias eval`. Run it again
-    to continue after an interruption.
+    the same seeds side by side. Run it again to continue after an interruption. To change the
+    number of images or seeds, use `vldebias eval quickstart`, which runs the same suite.
 
     Examples:
       vldebias quickstart
@@ -67,13 +59,8 @@ def quickstart(
     from vldebias.utils.options import Options
 
     # Keep the feature cache in the folder, so that nothing is written elsewhere.
-    numbers = tuple(range(seeds)) if seeds else None
     suite = load_suite("quickstart")
-    result = run_suite(
-        suite,
-        Options(out=folder, cache=folder / "cache", images=images, seeds=numbers, fresh=fresh),
-        console=err(),
-    )
+    result = run_suite(suite, Options(out=folder, cache=folder / "cache"), console=err())
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:
         key = "; ".join(f"{method}: {METHODS[method]}" for method in SHOWN)

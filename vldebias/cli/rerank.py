@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -102,28 +102,20 @@ def rerank_command(
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
-    requested = shares or ["pool"]
-    is_named = len(requested) == 1 and "=" not in requested[0]
-    target_shares = requested[0] if is_named else shares_of(requested) or {}
+    target_shares = _target_shares(shares)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
 
     from vldebias.reranking import rerank
 
-    is_distance = "distance" in name_of_column
-    score = name_of_column["distance" if is_distance else "score"]
-    sign = -1 if is_distance else 1
     records = []
-    lines: list[tuple[str, ...]] = []
     for query, rows in rows_of_query.items():
-        values = [_number(cell_of(row.cells, score), score, row.location) for row in rows]
-        labels = {}
-        for name in attribute:
-            labels[name] = [cell_of(row.cells, name) for row in rows]
+        values = _values(rows, name_of_column)
         positions = rerank(
-            [sign * value for value in values],
+            # A lower distance is better.
+            [-value for value in values] if "distance" in name_of_column else values,
             k,
-            labels=labels,
+            labels={name: [cell_of(row.cells, name) for row in rows] for name in attribute},
             shares=target_shares,
             method=method,
             checked=_checked(rows, checked),
@@ -132,17 +124,22 @@ def rerank_command(
         print_message(f"{query}: {report}" if query else str(report))
         identities = [cell_of(row.cells, name_of_column["id"]) for row in rows]
         results = _results(report, identities, values)
-        lines += [(query, *map(str, result.values())) for result in results]
         to_check = [identities[int(row)] for row in positions.to_check()]
         records.append(
             {**report.to_dict(), "query": query, "results": results, "to check": to_check}
         )
     if as_json:
         print_json({"queries": records})
-        return
-    # Only show the query column if there are several queries.
-    first = 0 if len(records) > 1 else 1
-    print_grid(COLUMNS[first:], [line[first:] for line in lines])
+    else:
+        _print_results(records)
+
+
+def _target_shares(options: Sequence[str] | None) -> str | Mapping[str, float]:
+    """Return the value of --shares: a word such as "pool", or the share of each group."""
+    if not options:
+        return "pool"
+    is_word = len(options) == 1 and "=" not in options[0]
+    return options[0] if is_word else shares_of(options) or {}
 
 
 def _columns(options: Sequence[str] | None) -> dict[str, str]:
@@ -233,6 +230,12 @@ def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] |
     return groups
 
 
+def _values(rows: Sequence[LocatedRow], name_of_column: Mapping[str, str]) -> list[float]:
+    """Return the score of each result, or its distance if the file contains distances."""
+    column = name_of_column["distance" if "distance" in name_of_column else "score"]
+    return [_number(cell_of(row.cells, column), column, row.location) for row in rows]
+
+
 def _number(value: JSON, column: str, location: str) -> float:
     if isinstance(value, (str, int, float)):
         try:
@@ -252,3 +255,13 @@ def _results(
         cells = (place, identities[row], values[row], former[row])
         results.append(dict(zip(COLUMNS[1:], cells, strict=True)))
     return results
+
+
+def _print_results(records: Sequence[Mapping[str, Any]]) -> None:
+    """Print the results of all queries as one table."""
+    lines = []
+    for record in records:
+        lines += [(record["query"], *map(str, cells.values())) for cells in record["results"]]
+    # Only show the query column if there are several queries.
+    first = 0 if len(records) > 1 else 1
+    print_grid(COLUMNS[first:], [line[first:] for line in lines])

@@ -56,7 +56,6 @@ FLAGS = (
     "epochs",
     "steps",
     "batch_size",
-    "debias",
 )
 """Settings that have their own flag. All others are set with --set."""
 _MOST_GROUPS = 10  # maximum number of groups whose share of kept pairs is printed
@@ -151,8 +150,8 @@ def train(  # noqa: PLR0913  (each is an option of the command)
       vldebias train --data waterbirds --data-root DIR --model ViT-B-32 \\
           --pretrained openai --tune heads --set group_dro=label,place
       vldebias train --config run.yaml --lr 3e-5 --out second
-      vldebias train --data portraits --label hair --debias gender --epochs 2 \\
-          --set group=gender
+      vldebias train --data portraits --label hair --epochs 2 \\
+          --set debias=gender --set group=gender
       vldebias train --config run.yaml --show
     """
     values: dict[str, Any] = {}

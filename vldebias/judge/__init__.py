@@ -1,1 +1,1 @@
-"""Judge what images show, with a model or with human answers."""
+"""Judge what images show, with a model."""

@@ -13,17 +13,18 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
 
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer, model_validator
 from pydantic_core import to_jsonable_python
 
+from vldebias import programs
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.split import Data
 from vldebias.utils.options import Options
-from vldebias.utils.registry import Registry
+from vldebias.utils.registry import Registry, check_callable
 from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Task(Strict, ABC):
         """Return the results of `measure`, with method titles and colours in the provenance."""
         # `measure` takes only some of the inputs, which it names as arguments.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
+        check_callable(f"task {self.task!r}: measure", self.measure, (), tuple(arguments))
         results = self.measure(**arguments)
         if not isinstance(results, list) or not all(isinstance(r, TaskResult) for r in results):
             received = repr(results)
@@ -118,6 +120,18 @@ class Task(Strict, ABC):
     def input_names(cls) -> list[str]:
         """Return the names of the inputs that `measure` takes."""
         return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
+
+    @classmethod
+    def check_measure(cls) -> None:
+        """Raise InvalidInputError unless `measure` takes its inputs as named parameters."""
+        where = f"{cls.__name__}: measure"
+        for name, parameter in inspect.signature(cls.measure).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise InvalidInputError(
+                    f"{where}: got {parameter}, which receives nothing, since inputs are opened by"
+                    f" the names of parameters; replace {name} by names, such as images, texts"
+                )
+        check_callable(where, cls.measure, ("self",), cls.input_names())
 
     def splits(self) -> dict[str, Data]:
         """Return the data set split that each input comes from, by input name."""
@@ -226,17 +240,23 @@ def with_looks(
     return described
 
 
+def _name_of_task(kind: object) -> str:
+    """Return the name of a task class, and raise InvalidInputError if it cannot be registered."""
+    name = named_by(Task, "task")(kind)
+    cast("type[Task]", kind).check_measure()
+    return name
+
+
 TASKS: Registry[type[Task]] = Registry(
     "task",
     "vldebias.tasks",
-    named_by(Task, "task"),
+    _name_of_task,
     modules={
         "generation": "vldebias.study.tasks.generation",
         "groups": "vldebias.study.tasks.groups",
-        "people": "vldebias.study.tasks.people",
         "retrieval": "vldebias.study.tasks.retrieval",
-        "shares": "vldebias.study.shares.task",
         "texts": "vldebias.study.tasks.texts",
+        **programs.tasks(),
     },
 )
 

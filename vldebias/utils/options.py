@@ -32,7 +32,8 @@ def flag(
 class Options:
     """Define a suite's user inputs.
 
-    None means that the suite's own setting is used.
+    None means that the suite's own setting is used. Fields without a flag can only be set in
+    Python: `resamples`, the number of bootstrap resamples, and `cache`, the folder of embeddings.
 
     `vldebias.hosts.loading.load_host` receives model, pretrained, pipeline, device and dtype.
     """
@@ -45,9 +46,7 @@ class Options:
     fresh: Annotated[
         bool, flag("Run", None, "Measure again, or reuse earlier measurements.", "--fresh/--resume")
     ] = False
-    resamples: Annotated[
-        int | None, flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)
-    ] = None
+    resamples: int | None = None
     model: Annotated[
         str | None,
         flag(
@@ -99,9 +98,7 @@ class Options:
         tuple[str, ...],
         flag("Images", "VALUE", "Label that means unknown, such as -1; repeatable."),
     ] = ()
-    cache: Annotated[
-        Path | None, flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")
-    ] = None
+    cache: Path | None = None
     images: Annotated[
         int | None, flag("Generated images", "N", "Images per prompt and seed.", least=1)
     ] = None

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from apps.audit.caption_texts import read_captions
 from apps.audit.captions import audit_captions
 from vldebias.cli import app
-from vldebias.data.caption_texts import read_captions
 from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Result

@@ -8,13 +8,13 @@ embedded model as the judge. Tests start and kill this program.
 
 from typing import Any
 
+from apps.label.people import PeopleTask
 from apps.paper import tables as paper
 from tests.fewer import few
 from vldebias.cli import main
 from vldebias.judge.judges import ClipJudge
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.generation import GenerationTask
-from vldebias.study.tasks.people import PeopleTask
 
 
 def small(name: str) -> Suite:

@@ -16,6 +16,7 @@ import pytest
 from small_paper import small
 from typer.testing import CliRunner
 
+from apps.baselines.classifiers import BASELINES
 from apps.paper.tables import (
     HEAD,
     PARTS,
@@ -28,16 +29,15 @@ from apps.paper.tables import (
     paper,
     plan,
 )
+from apps.shares.answers import AnnotationLog
 from eval.real import problems
 from tests.data.data_parts import fairface
 from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
-from vldebias.judge.answers import AnnotationLog
 from vldebias.report.result import Result
 from vldebias.report.table import SWEPT, published
 from vldebias.study.suite import Suite, load_suite
-from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
 

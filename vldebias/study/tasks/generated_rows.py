@@ -20,7 +20,7 @@ from vldebias.measure.rows import NONE, WORSE_STRIP, Strip, TaskResult
 from vldebias.measure.shares import discrepancies
 from vldebias.report.strip import row_title
 from vldebias.study.grids import COLUMNS, ROWS, compose
-from vldebias.study.shares.rows import ShareRows
+from vldebias.study.tasks.share_rows import ShareRows
 from vldebias.utils.phrases import in_words
 from vldebias.utils.schema import file_slug
 

@@ -28,10 +28,9 @@ from vldebias.methods import get_method
 from vldebias.methods.declared import PIPELINES
 from vldebias.prompts import PromptSet, fill
 from vldebias.study.inputs import Inputs
-from vldebias.study.shares.rows import ABOUT_GAP
-from vldebias.study.stated.captions import lean_of_judge
 from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
+from vldebias.study.tasks.share_rows import ABOUT_GAP
 from vldebias.study.tasks.variants import Variant, generate
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
@@ -387,27 +386,7 @@ class GenerationTask(Task):
             _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
         results = []
         for place, attribute in enumerate(self.attributes):
-            result = generated.result(
-                task=self.name if self.name == attribute else f"{self.name} {attribute}",
-                title=f"Discrepancy of generated images, {attribute} (Chuang's thesis, Table 7.7)",
-                description=ABOUT,
-                settings=self.settings(
-                    {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
-                ),
-            )
-            # The images are in <out>/images/<task>. Results of `eval vqa` may be in <out> as well.
-            lean = lean_of_judge(judge.name, attribute, generated.folder.absolute().parent.parent)
-            if lean:
-                result.provenance.settings["notes"] = lean
-            # Mark methods that assign the judged values to images, because their shares are not
-            # random.
-            judged = list(rows.values_of(attribute).values())
-            for name, facts in result.provenance.methods.items():
-                if name in variants and variants[name].assigns_all_of(judged):
-                    facts["assigns_values"] = True
-                # Do not judge a method for gender, for example, by results for race.
-                if name in variants and not variants[name].covers(judged):
-                    facts["off_target"] = True
+            result = self._empty_result(rows, attribute, settings)
             # All attributes share the same images, so show them in the first block only.
             rows.add(result, attribute, stated_codes.get(attribute), has_pictures=place == 0)
             results.append(result)
@@ -429,6 +408,45 @@ class GenerationTask(Task):
                     seed=self.seed,
                 )
         return results
+
+    def _empty_result(
+        self, rows: GeneratedRows, attribute: str, measured: Mapping[str, object]
+    ) -> TaskResult:
+        """Return an attribute's result without rows.
+
+        Args:
+            rows: the judged images.
+            attribute: the attribute.
+            measured: settings that are known after judging.
+        """
+        generated = rows.generated
+        judge = rows.judge.name
+        values = rows.values_of(attribute)
+        result = generated.result(
+            task=self.name if self.name == attribute else f"{self.name} {attribute}",
+            title=f"Discrepancy of generated images, {attribute} (Chuang's thesis, Table 7.7)",
+            description=ABOUT,
+            settings=self.settings({**measured, "judge": judge, "values": values}),
+        )
+        # Images are in <out>/images/<task>. Results about the judge may be in <out> as well.
+        out = generated.folder.absolute().parent.parent
+        notes: list[str] = []
+        for describe in programs.hooks("judge measured"):
+            notes += describe(judge, attribute, out)
+        if notes:
+            result.provenance.settings["notes"] = notes
+        judged = list(values.values())
+        variants = self.resolved_variants
+        for name, facts in result.provenance.methods.items():
+            if name not in variants:
+                continue
+            # If a method assigns the judged values to images, their shares are not random.
+            if variants[name].assigns_all_of(judged):
+                facts["assigns_values"] = True
+            # Do not judge a method for gender, for example, by results for race.
+            if not variants[name].covers(judged):
+                facts["off_target"] = True
+        return result
 
     def _stated_codes(self, judge: Judge, codes: CODES) -> dict[str, dict[str, int]]:
         """Return the judge's codes for the values stated in prompts: attribute -> value -> code.

@@ -10,7 +10,7 @@ than about 30 images, and if all but a few images are right or wrong
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain, product
 from typing import Annotated, Literal, Self
 
@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from vldebias import programs
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.data.rows import UnitRows
 from vldebias.errors import InvalidInputError, one_line
@@ -44,8 +45,7 @@ from vldebias.study.inputs import Inputs
 from vldebias.study.split import Data
 from vldebias.study.suite_texts import texts_of_groups
 from vldebias.study.task import AttributeField, register_task
-from vldebias.study.tasks.classifiers import BASELINES
-from vldebias.study.tasks.examples import Examples
+from vldebias.study.tasks.examples import Examples, Predictor
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.utils.arrays import Counts, Floats, Mask
 from vldebias.utils.options import Options
@@ -147,8 +147,8 @@ class GroupsTask(ImageTask):
             there is also the method "cali@val", which uses the lambda with the best worst-group
             accuracy on `val`. Its rows are marked as using labels.
         train, val: splits with the same columns, for `lams` and `baselines`.
-        baselines: names in `vldebias.study.tasks.classifiers.BASELINES`. Their rows are marked as
-            using labels.
+        baselines: names of supervised baselines, such as "erm-linear" or "dfr-sub". Their rows are
+            marked as using labels.
         group_weights: group -> weight in `average_reweighted`. By default, weights are the group
             sizes in `train`, if every training group has test images.
     """
@@ -167,9 +167,10 @@ class GroupsTask(ImageTask):
     def _check_settings(self) -> Self:
         if self.label == self.spurious:
             raise ValueError(f"label and spurious: expected two columns, got {self.label!r} twice")
-        if not set(self.baselines) <= set(BASELINES):
+        known = _known_baselines() if self.baselines else {}
+        if not set(self.baselines) <= set(known):
             raise ValueError(
-                f"baselines: expected some of {list(BASELINES)}, got {list(self.baselines)}"
+                f"baselines: expected some of {list(known)}, got {list(self.baselines)}"
             )
         if self.lams and not self._methods_with_lam():
             raise ValueError(f"lams: expected a method that takes lam, got {list(self.methods)}")
@@ -425,7 +426,7 @@ class GroupsTask(ImageTask):
         cannot be fitted, nothing is added, and the entry contains the reason as "not_fitted".
         """
         classes = texts.embed(self.attribute.classes).float()  # (k, d)
-        train_on, source = BASELINES[name]
+        train_on, source = _known_baselines()[name]
         # Select settings by worst-group accuracy on this split, as the baselines' authors do.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
         facts: dict[str, object] = {"source": source, "uses_labels": True}
@@ -638,6 +639,14 @@ class GroupsTask(ImageTask):
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
         return [result]
+
+
+def _known_baselines() -> dict[str, tuple[Callable[..., Predictor], str]]:
+    """Return the supervised baselines: the function that trains each one, and its source."""
+    known: dict[str, tuple[Callable[..., Predictor], str]] = {}
+    for baselines in programs.hooks("baselines"):
+        known |= baselines()
+    return known
 
 
 def _spurious_column(

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.shares.answers import AnnotationLog
+from apps.shares.task import SharesTask
 from tests.study.painted_by_hand import GENDERS, Reader, paint, task
-from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.stored import last_judgements
 from vldebias.study.inputs import Inputs
-from vldebias.study.shares.task import SharesTask
 from vldebias.utils.options import Options
 
 # There are only a few labels.

@@ -28,32 +28,33 @@ from vldebias.errors import (
     need,
     warn,
 )
-from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.stored import last_judgements
 from vldebias.measure.classification import agreement
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import NOT_LABELLED
-from vldebias.study.shares.by_people import (
-    how_people_agree,
-    how_the_judge_errs,
-    more_labels,
-    who_appears,
-)
-from vldebias.study.shares.correction import MORE_LABELS, corrected_block
-from vldebias.study.shares.group_names import (
-    absent_groups,
-    compared_over,
-    refuse_probabilities,
-    refuse_single_group,
-)
-from vldebias.study.shares.rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Task, register_task
+from vldebias.study.tasks.share_rows import ABOUT_GAP, ShareRows
 from vldebias.utils.files import digest
 from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
 from vldebias.utils.table_rows import fitting_columns
+
+from .answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
+from .by_people import (
+    how_people_agree,
+    how_the_judge_errs,
+    more_labels,
+    who_appears,
+)
+from .correction import MORE_LABELS, corrected_block
+from .group_names import (
+    absent_groups,
+    compared_over,
+    refuse_probabilities,
+    refuse_single_group,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

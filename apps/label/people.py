@@ -12,13 +12,14 @@ from vldebias.errors import InvalidInputError
 from vldebias.judge.plan import GeneratedImages, Plan
 from vldebias.measure.rows import TaskResult
 from vldebias.study.inputs import Inputs
-from vldebias.study.shares.task import SharesTask
 from vldebias.study.task import AttributeField, Task, register_task
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.variants import Variant, generate
 from vldebias.utils.files import digest
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count, Name, file_slug
+
+from ..shares.task import SharesTask
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline

@@ -15,11 +15,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from apps.baselines import adapters, classifiers
+from apps.baselines.classifiers import BASELINES, balanced_counts, logistic_regression
 from tests.refusals import refused
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.classification import GroupAccuracy, group_accuracy
-from vldebias.study.tasks import adapters, classifiers
-from vldebias.study.tasks.classifiers import BASELINES, balanced_counts, logistic_regression
 from vldebias.study.tasks.examples import Examples
 
 Fitted = namedtuple("Fitted", "logits chosen")

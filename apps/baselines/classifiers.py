@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import need, warn
-from vldebias.study.tasks.adapters import contrastive_adapter, erm_adapter
 from vldebias.study.tasks.examples import Examples, Logits, Predictor
 from vldebias.utils.arrays import Codes, Floats
+
+from .adapters import contrastive_adapter, erm_adapter
 
 # Weight (k, d) and bias (k,) of a linear classifier in float64. With two classes, the logits sum to
 # 0.
@@ -377,3 +378,8 @@ BASELINES: dict[str, tuple[Callable[..., Predictor], str]] = {
     "dfr-up": (partial(dfr, balance="up"), "Kirichenko et al. 2023"),
     "contrastive-adapter": (contrastive_adapter, "Zhang and Ré 2022"),
 }
+
+
+def baselines() -> dict[str, tuple[Callable[..., Predictor], str]]:
+    """Return the baselines for tasks on groups."""
+    return BASELINES

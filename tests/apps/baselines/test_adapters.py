@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tests.study.test_classifiers import TEST, TRAIN, VAL, World, fit
+from apps.baselines import adapters
+from apps.baselines.adapters import Contrasts, anchored_contrastive, rows_of_groups
+from tests.apps.baselines.test_classifiers import TEST, TRAIN, VAL, World, fit
 from vldebias import losses
 from vldebias.errors import InvalidInputError
-from vldebias.study.tasks import adapters
-from vldebias.study.tasks.adapters import Contrasts, anchored_contrastive, rows_of_groups
 from vldebias.study.tasks.examples import Examples
 
 

@@ -15,22 +15,24 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
-from vldebias.study.stated.captions import read_references, stated_result
-from vldebias.study.stated.reading import NOT_STATED, OTHER, UNCLEAR, StatementReader, cannot_tell
-from vldebias.study.stated.table import (
+from vldebias.utils.pictures import decode, why_unreadable
+
+from .captions import read_references, stated_result
+from .reading import NOT_STATED, OTHER, UNCLEAR, StatementReader, cannot_tell
+from .table import (
     CAPTION_ROLES,
     RESPONSES,
     StatedRow,
     read_stated,
     texts_of_cell,
 )
-from vldebias.utils.pictures import decode, why_unreadable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vldebias.judge.judges import Judge
-    from vldebias.study.stated.table import Table
+
+    from .table import Table
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     **{

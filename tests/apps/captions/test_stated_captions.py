@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from apps.captions.people import describe_captions
+from apps.captions.reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
+from apps.captions.rows import KEPT, difference_interval
+from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
-from vldebias.study.stated.people import describe_captions
-from vldebias.study.stated.reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
-from vldebias.study.stated.rows import KEPT, difference_interval
-from vldebias.study.stated.table import image_key, texts_of_cell
 
 # label, caption, what the caption states
 CASES = (

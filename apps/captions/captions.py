@@ -16,15 +16,16 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
-from vldebias.study.stated.people import describe_captions
-from vldebias.study.stated.reading import UNCLEAR, StatementReader
-from vldebias.study.stated.rows import ANSWERS, AnswerRows, Words
-from vldebias.study.stated.table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell
 from vldebias.utils.files import digest
 from vldebias.utils.phrases import listed_words, persons, quantity
 
+from .people import describe_captions
+from .reading import UNCLEAR, StatementReader
+from .rows import ANSWERS, AnswerRows, Words
+from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell
+
 if TYPE_CHECKING:
-    from vldebias.study.stated.table import Table
+    from .table import Table
 
 _ABOUT = (
     "Images with a clear label, each counted once. Right, wrong, none, and several or other values"

@@ -17,9 +17,10 @@ from vldebias.measure.resampling import (
     wilson_interval,
 )
 from vldebias.measure.rows import NONE, TaskResult
-from vldebias.study.stated.reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
 from vldebias.utils.arrays import Floats
 from vldebias.utils.phrases import persons
+
+from .reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
 
 ANSWERS = ("wrong", "right", "none", "several")
 KEPT = (0.9, 0.8, 0.75, 0.5)  # shares of right values to keep by confidence

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.shares.answers import CANNOT_TELL, AnnotationLog, read_answers
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.judge.answers import CANNOT_TELL, AnnotationLog, read_answers
 
 
 @pytest.fixture

@@ -3,14 +3,14 @@
 import pandas as pd
 import pytest
 
-from vldebias.measure.classification import Agreement
-from vldebias.measure.resampling import Interval
-from vldebias.study.shares.by_people import (
+from apps.shares.by_people import (
     how_people_agree,
     how_the_judge_errs,
     more_labels,
     who_appears,
 )
+from vldebias.measure.classification import Agreement
+from vldebias.measure.resampling import Interval
 
 VALUES = ("male", "female")
 

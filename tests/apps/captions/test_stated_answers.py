@@ -8,13 +8,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from apps.captions.answers import evaluate_vqa
+from apps.captions.captions import lean_of_judge
 from tests.judge.test_judges import judge_of, parts  # noqa: F401  (a fixture)
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import Judge
 from vldebias.report.result import Result
-from vldebias.study.stated.answers import evaluate_vqa
-from vldebias.study.stated.captions import lean_of_judge
 
 TELL = "Can't be determined"
 

@@ -12,13 +12,13 @@ from PIL import Image
 from scipy import stats
 from typer.testing import CliRunner
 
+from apps.edits import edits
+from apps.edits.edits import evaluate_edits, interval_over_people, people_means
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError, MissingPackageError, SuspectInputWarning
 from vldebias.judge.judges import Judge
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
-from vldebias.study import edits
-from vldebias.study.edits import evaluate_edits, interval_over_people, people_means
 
 POINTS = "113 90 143 90 128 107 116 122 140 122"
 Columns = dict[str, list[object]]

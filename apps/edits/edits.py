@@ -22,25 +22,27 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, nee
 from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.resampling import Interval, t_interval, wilson_interval
 from vldebias.measure.rows import EDIT_STRIP, NONE, Strip, TaskProvenance, TaskResult
-from vldebias.measure.skin import FaceFinder, SkinChange, find_faces, points_of_faces, same_face
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 from vldebias.report.strip import write_strip
-from vldebias.study.stated.answers import open_picture
-from vldebias.study.stated.people import in_percent
-from vldebias.study.stated.reading import SEVERAL, UNCLEAR, StatementReader
-from vldebias.study.stated.table import columns_of_roles, opened_table
 from vldebias.utils.files import digest
 from vldebias.utils.phrases import capitalised, listed_words, quantity
 from vldebias.utils.pictures import decode
+
+from ..captions.answers import open_picture
+from ..captions.people import in_percent
+from ..captions.reading import SEVERAL, UNCLEAR, StatementReader
+from ..captions.table import columns_of_roles, opened_table
+from .skin import FaceFinder, SkinChange, find_faces, points_of_faces, same_face
 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
     from vldebias.judge.judges import Judge
-    from vldebias.study.stated.table import Table
     from vldebias.utils.arrays import Floats
+
+    from ..captions.table import Table
 
 # Role of a column -> its usual names
 ROLES: Mapping[str, tuple[str, ...]] = {

@@ -6,16 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from apps.shares.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
+from apps.shares.group_names import groups_named
+from apps.shares.task import SharesTask
 from tests.refusals import refused
 from tests.study.painted_by_hand import GENDERS, chosen, paint
 from vldebias.errors import InvalidInputError, SuspectInputWarning
-from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
 from vldebias.metrics import agreement, discrepancy
 from vldebias.report.result import Result
-from vldebias.study.shares.group_names import groups_named
-from vldebias.study.shares.task import SharesTask
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from apps.label.people import PeopleTask
+from apps.shares.answers import AnnotationLog
 from vldebias.errors import InvalidInputError
-from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.study.running import run_suite
 from vldebias.study.suite import load_suite
-from vldebias.study.tasks.people import PeopleTask
 from vldebias.utils.options import Options
 from vldebias.utils.progress import Progress
 

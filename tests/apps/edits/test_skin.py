@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vldebias.errors import InvalidInputError
-from vldebias.measure.skin import (
+from apps.edits.skin import (
     SIDE,
     SkinChange,
     compare_faces,
@@ -15,6 +14,7 @@ from vldebias.measure.skin import (
     points_of_faces,
     same_face,
 )
+from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import read_thumbnail
 
 # Both eyes, the nose and both corners of the mouth, in a picture of 512 pixels

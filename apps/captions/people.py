@@ -12,10 +12,11 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet
-from vldebias.study.stated.reading import StatementReader
-from vldebias.study.stated.rows import MOST_NOUNS, share_of
 from vldebias.utils.phrases import listed_words, quantity
 from vldebias.wording.english.reading import DescribedPerson
+
+from .reading import StatementReader
+from .rows import MOST_NOUNS, share_of
 
 ALL = "all persons"
 LEAST = 5  # minimum number of images with a stated value for reporting a noun's share

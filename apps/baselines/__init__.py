@@ -1,0 +1,1 @@
+"""Train classifiers on labelled images, as baselines for methods that need no labels."""

@@ -1,0 +1,70 @@
+"""Define the flags of commands that evaluate a table about images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vldebias.cli.checks import check_sets
+from vldebias.cli.common import check_out, split_pair
+from vldebias.cli.flags import AttributeSet, Flags, Json
+from vldebias.utils.devices import device_of
+from vldebias.utils.options import Options
+
+
+def stated_flags(folder: str, *, asks: str = "", references: bool = True) -> Flags:
+    """Yield the flags of commands that evaluate a table about images.
+
+    Args:
+        folder: default output folder.
+        asks: what `--model` does, if there is this option.
+        references: whether there is a separate table with labels.
+    """
+    table_of_references = typer.Option(
+        exists=True,
+        metavar="TABLE",
+        help="Captions by people, or labels of the images, in a separate table.",
+    )
+    column = typer.Option(
+        metavar="ROLE=NAME",
+        help="Column that is not found by its name, as in caption=pred; repeatable.",
+    )
+    yield "attribute", AttributeSet, "gender"
+    if references:
+        yield "references", Annotated[Path | None, table_of_references], None
+    if asks:
+        model = typer.Option(
+            help=f"Image-text model of transformers that {asks}: hub id or folder."
+        )
+        yield "model", Annotated[str | None, model], None
+    yield "column", Annotated[list[str] | None, column], None
+    yield "out", Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")], Path(folder)
+    yield "as_json", Json, False
+
+
+def stated_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the flags, and return the arguments for functions that evaluate texts about images.
+
+    Args:
+        flags: values of `stated_flags`.
+    """
+    check_out(flags["out"])
+    check_sets([flags["attribute"]])
+    pairs = [split_pair(text, "--column", "caption=pred") for text in flags.get("column", ())]
+    settings = {"attribute": flags["attribute"], "columns": dict(pairs)}
+    if "references" in flags:
+        settings["references"] = flags["references"]
+    if flags.get("model") is not None:
+        from vldebias.judge.judges import VlmJudge
+        from vldebias.prompts import load_prompts
+        from vldebias.study.inputs import Inputs
+
+        prompt_set = load_prompts(flags["attribute"])
+        questions = {prompt_set.name: tuple(prompt_set.attributes)}
+        options = Options(out=flags["out"], device=device_of(None))
+        judge = VlmJudge(model=flags["model"], questions=questions)
+        settings["judge"] = judge.ready(None, Inputs(options))
+    return settings

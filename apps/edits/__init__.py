@@ -1,0 +1,1 @@
+"""Measure what an image editor changed in people: labels, and the lightness of their skin."""

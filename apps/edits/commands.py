@@ -1,0 +1,42 @@
+"""Define `vldebias eval edits`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vldebias.cli.common import print_result, write_run
+from vldebias.cli.flags import with_flags
+
+from ..captions.flags import stated_flags, stated_settings
+
+
+@with_flags(stated_flags("vldebias-edits", asks="labels images", references=False))
+def edits(
+    table: Annotated[
+        Path,
+        typer.Argument(exists=True, metavar="TABLE", help="Edits, with relative paths of images."),
+    ],
+    **flags: Any,
+) -> None:
+    """Measure what an image editor changed in people: labels, and the lightness of their skin.
+
+    Prints shares of edits that change a label or make skin lighter, with intervals over people, and
+    writes a page with the most lightened and darkened people. Columns are before, after (paths),
+    and optionally person, group, instruction, before_label and after_label (or --model),
+    before_people and after_people (labels by people, which correct the others), before_points and
+    after_points (five points of the face; otherwise the extra "faces" finds them).
+
+    Examples:
+      vldebias eval edits edits.csv
+      vldebias eval edits edits.csv --column person=photo --column group=race
+      vldebias eval edits edits.csv --model ./smolvlm --out qwen-edit
+      vldebias eval gate vldebias-edits --max-lighter 0.1
+    """
+    settings = stated_settings(flags)
+    from .edits import evaluate_edits
+
+    result = evaluate_edits(table, **settings, out=flags["out"])
+    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))

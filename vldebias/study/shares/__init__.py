@@ -1,1 +1,0 @@
-"""Measure the shares of values among labelled images, and correct them with human labels."""

@@ -253,9 +253,9 @@ def reranked() -> str:
     edited, ranked, fitted = ranges
     lines.append(["Flickr8k, 20% women", edited, ranked])
     note = (
-        "In each cell: the share of the skew above chance that remains (1: the unedited search), with"
-        " its maximum over galleries; retained hits; and the share of the first k results that are"
-        " the same as before. Last row: the share of the skew, over samples; with probabilities"
+        "In each cell: the share of the skew above chance that remains (1: the unedited search),"
+        " with its maximum over galleries; retained hits; and the share of the first k results that"
+        " are the same as before. Last row: the share of the skew, over samples; with probabilities"
         f" fitted to true labels, {fitted}. From `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
@@ -298,8 +298,8 @@ def searched() -> str:
             cells[1] = "labels unreliable: unchanged"
         lines.append([task, *cells])
     note = (
-        "In each cell: the share of the skew above chance that remains among the people in the first"
-        " 50 (1: the unedited search), retained hits, and the share of these results that are the"
-        " same as before. From `eval/results/search_index.json`."
+        "In each cell: the share of the skew above chance that remains among the people in the"
+        " first 50 (1: the unedited search), retained hits, and the share of these results that"
+        " are the same as before. From `eval/results/search_index.json`."
     )
     return table(*lines, note=note)

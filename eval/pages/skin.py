@@ -18,8 +18,8 @@ def errors() -> str:
         lines.append((edit, left_out, *changes))
     n = result.provenance[0].n
     note = (
-        "Change of L\\*: its mean over the faces that are not left out, and the range of the central"
-        f" 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged photographs,"
+        "Change of L\\*: its mean over the faces that are not left out, and the range of the"
+        f" central 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged photographs,"
         " enlarged four times. From `eval/results/skin.json`."
     )
     return table(("edit", "left out", "change", "relative"), *lines, note=note)

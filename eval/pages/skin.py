@@ -19,8 +19,8 @@ def errors() -> str:
     n = result.provenance[0].n
     note = (
         "Change of L\\*: its mean over the faces that are not left out, and the range of the"
-        f" central 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged photographs,"
-        " enlarged four times. From `eval/results/skin.json`."
+        f" central 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged"
+        " photographs, enlarged four times. From `eval/results/skin.json`."
     )
     return table(("edit", "left out", "change", "relative"), *lines, note=note)
 

@@ -1,4 +1,4 @@
-"""Write the tables in the documentation from committed results, so that none are typed by hand.
+"""Write the tables in the documentation, and the picture in the README, from committed results.
 
 python -m eval.readme          # update every page that contains a block
 python -m eval.readme --check  # fail if a page is out of date
@@ -105,6 +105,9 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
 }
 """A mapping from pages (relative to the checkout) to mappings from blocks to functions."""
 
+PICTURES: dict[str, Callable[[], str]] = {"eval/results/gain_and_cost.svg": front.gain_and_cost}
+"""A mapping from SVG files (relative to the checkout) to the functions that draw them."""
+
 
 def render(page: str, root: Path = ROOT) -> str:
     """Return the text of a page with all blocks updated from the committed results."""
@@ -118,18 +121,24 @@ def render(page: str, root: Path = ROOT) -> str:
     return text
 
 
+def everything() -> dict[str, str]:
+    """Return the text of every page that has a block, and of every picture."""
+    pages = {page: render(page) for page in BLOCKS}
+    return pages | {name: draw() for name, draw in PICTURES.items()}
+
+
 def main() -> int:
     options = plain_parser(__doc__)
     options.add_argument(
         "--check", action="store_true", help="write nothing, and exit with 1 if a page is outdated"
     )
     check = options.parse_args().check
-    text_of_page = {ROOT / page: render(page) for page in BLOCKS}
+    text_of_file = {ROOT / name: text for name, text in everything().items()}
     if check:
-        changed = [page for page, text in text_of_page.items() if page.read_text("utf-8") != text]
+        changed = [file for file, text in text_of_file.items() if file.read_text("utf-8") != text]
         return int(bool(changed))
-    for page, text in text_of_page.items():
-        page.write_text(text, encoding="utf-8")
+    for file, text in text_of_file.items():
+        file.write_text(text, encoding="utf-8")
     return 0
 
 

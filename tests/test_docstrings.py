@@ -208,3 +208,19 @@ def test_each_exported_docstring_links_to_a_guide(name: str) -> None:
     pages = SEE_ALSO.findall(inspect.getdoc(getattr(vldebias, name)) or "")
     assert len(pages) == 1, 'add one line "See also docs/PAGE.md." above the first section'
     assert (ROOT.parent / "docs" / f"{pages[0]}.md").is_file()
+
+
+def guides() -> list[str]:
+    """Return the how-to guides, the tutorials, and the other pages that docstrings link to."""
+    docs = ROOT.parent / "docs"
+    pages = {path for name in ("how-to", "tutorials") for path in (docs / name).glob("*.md")}
+    for name in vldebias.__all__:
+        linked = SEE_ALSO.findall(inspect.getdoc(getattr(vldebias, name)) or "")
+        pages |= {docs / f"{page}.md" for page in linked}
+    return sorted(str(path.relative_to(docs)) for path in pages)
+
+
+@pytest.mark.parametrize("page", guides())
+def test_each_guide_links_to_the_reference(page: str) -> None:
+    text = (ROOT.parent / "docs" / page).read_text(encoding="utf-8")
+    assert re.search(r"\]\((?:\.\./)?reference(?:-measuring)?\.md", text)

@@ -42,10 +42,11 @@ def edits() -> str:
         )
     n = clear[NONE, "said_wrong"].n["images"]
     m = unclear[NONE, "unclear_said"].n["unclear images"]
-    head = ("edit", "wrong", "right", "none", "gap", "unclear", "male", "CIDEr left")
+    head = ("edit", "wrong", "right", "none", "gap", "unclear", "male", "CIDEr")
     note = (
-        f"Captions of {n:,} photographs with a clear gender (wrong, right, none; gap: women called"
-        f" men minus men called women) and of {m} unclear ones (share that states a gender, and of"
-        " these the share male). Brackets: 95% intervals. From `eval/results/captioner.json`."
+        f"Wrong, right, none: shares of the captions of {n:,} photographs with a clear gender. Gap:"
+        " women called men minus men called women. Unclear: share of the captions of"
+        f" {m} unclear photographs that state a gender; male: how many of these say male. CIDEr is"
+        " relative to no edit. Brackets: 95% intervals. From `eval/results/captioner.json`."
     )
     return table(head, *lines, note=note)

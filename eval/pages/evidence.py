@@ -81,7 +81,7 @@ def enough() -> str:
     lines = [["intervals", "metrics", "“few” below"]]
     for (kind, mark), metrics in metrics_of_mark.items():
         lines.append([kind, ", ".join(metrics), mark])
-    note = "Below it, the lowest coverage in any setting, for values and changes, is under 0.92."
+    note = "Below these numbers, the lowest coverage in any setting is under 0.92."
     return table(*lines, note=f"{note} Same file.")
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.tables import paragraph, read, table
+from eval.pages import picture
+from eval.tables import paragraph, read, rows_in, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
 
@@ -184,7 +185,28 @@ def front() -> str:
     head = ["task and method", "before", "after", "main cost"]
     people, real, birds = (line.brief() for line in FRONT)
     rows = table(head, people, real, _searched(), birds)
-    return f"{rows}From {files}, `eval/results/search_index.json`.\n\n"
+    return f"{rows}{_simple_prompts()}From {files}, `eval/results/search_index.json`.\n\n"
+
+
+def _simple_prompts() -> str:
+    """Explain why `vldebias quickstart` measures another gap than the first row."""
+    of_method = rows_in(read("quickstart"), "generation gender", "unseen professions")
+    before, after = (of_method[method, GAP].value for method in ("none", "balanced-prompts"))
+    return paragraph(
+        "The prompts of the first row mention places and things; for plain prompts,"
+        f" `vldebias quickstart` measures {before:.2f} to {after:.2f}."
+    )
+
+
+def _worst_search() -> str:
+    """Return the index in which the most skew by gender is left, except behind a filter."""
+    skew_left = {
+        row.task: row.value
+        for row in read("search_index").rows
+        if (row.method, row.subset, row.metric) == ("queries.search", "k = 50", "left")
+        and row.task.startswith(("portraits", "snapshots", "photographs"))
+    }
+    return max(skew_left, key=lambda task: skew_left[task])
 
 
 def _searched() -> list[str]:
@@ -193,20 +215,66 @@ def _searched() -> list[str]:
     for row in read("search_index").rows:
         if (row.method, row.subset) == ("queries.search", "k = 50"):
             value[row.task, row.metric] = row.value
+    worst = _worst_search()
     even, uneven = (f"portraits, women {share}%, scenes 0%" for share in (50, 20))
-    by_gender = ("portraits", "snapshots", "photographs")
-    left, worst = max(
-        (value[task, metric], task)
-        for task, metric in value
-        if metric == "left" and task.startswith(by_gender)
-    )
     return [
         "searching 100,000 portraits (blends of two photographs): `queries.search`",
         "skew above chance, as a unit: 1",
         f"{value[even, 'left']:.2f} if half of the index shows women, {value[uneven, 'left']:.2f}"
-        f" if a fifth does; {left:.2f} in the worst index, of {worst.split(',')[0]}",
-        f"of the first 50 results, {value[even, 'stay']:.2f} and {value[uneven, 'stay']:.2f} stay",
+        f" if a fifth does, {value[worst, 'left']:.2f} in the worst index"
+        f" ({worst.split(',')[0]})",
+        f"of the first 50 results, {value[even, 'stay']:.2f}, {value[uneven, 'stay']:.2f} and"
+        f" {value[worst, 'stay']:.2f} are the same as before",
     ]
+
+
+def gain_and_cost() -> str:
+    """Draw the table in the README, and the paper's projection, as an SVG."""
+    people = _pair_of_bars(WINDOW[0], "people by the small model: balanced prompts")
+    real = _pair_of_bars(WINDOW[1], "Stable Diffusion 3.5, public images: a stated gender")
+    paper = _pair_of_bars(WINDOW[2], "people by the small model: the paper's projection")
+    birds = _pair_of_bars(WINDOW[7], "classifying cartoon birds: the default")
+    return picture.draw([people, real, paper, *_searches_as_bars(), birds])
+
+
+def _pair_of_bars(line: Line, title: str) -> picture.Row:
+    """Return a line of the table as a row of the picture, with errors in place of accuracies."""
+    frame = readable(read(line.result))
+    rows = frame[(frame.task == line.block) & (frame.subset == line.subset)]
+    rows = rows.set_index(["method", "metric"])
+    bias = rows.loc[line.row, line.metric]
+    metric, utility = next(iter(line.costs.items()))
+    cost = rows.loc[line.row, metric]
+    values = (bias.before, bias.value, bias.low, bias.high)
+    name = bias.title
+    if bias.better == "higher":
+        name = name.replace("accuracy", "errors")
+        values = (1 - bias.before, 1 - bias.value, 1 - bias.high, 1 - bias.low)
+    if utility.startswith("average accuracy"):
+        utility = "average accuracy"
+    return picture.Row(
+        title,
+        picture.Bar(name, *values),
+        picture.Bar(utility, cost.before, cost.value, cost.low, cost.high),
+    )
+
+
+def _searches_as_bars() -> list[picture.Row]:
+    """Return searches of an even index and of the worst one as rows of the picture."""
+    drawn = []
+    of_name = {"100,000 portraits, half of women": "portraits, women 50%, scenes 0%"}
+    of_name[f"the worst index ({_worst_search().split(',')[0]})"] = _worst_search()
+    for name, task in of_name.items():
+        rows = rows_in(read("search_index"), task, "k = 50")
+        left, stay = (rows["queries.search", metric] for metric in ("left", "stay"))
+        drawn.append(
+            picture.Row(
+                f"searching {name}: queries.search",
+                picture.Bar("skew above chance", 1, left.value, left.value, left.value),
+                picture.Bar("results that stay", 1, stay.value, stay.value, stay.value),
+            )
+        )
+    return drawn
 
 
 def window() -> str:
@@ -221,8 +289,6 @@ def needs_of_commands() -> str:
         row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
     ]
     return paragraph(
-        "Both need make, Python 3.11 or newer and, the first time, a network connection to download"
-        " packages that take up",
-        f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else"
-        " is downloaded.",
+        "Both need make and Python and, the first time, download packages that take up"
+        f" {size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`).",
     )

@@ -50,7 +50,7 @@ def sampled() -> str:
     rows = rows_in(result, "generation gender", "unseen professions")
     outside = rows_in(result, "generation gender", "outside the fit, portraits")
     costs = ["subject accuracy", "people outside the fit remain people"]
-    lines = [["method", "gap from even shares left", *costs]]
+    lines = [["method", "remaining gap from even shares", *costs]]
     for method, name in GENERATED.items():
         gap = rows[method, "discrepancy, share of none"]
         recognised = f"{rows[method, 'recognised'].value:.3f}"
@@ -83,11 +83,11 @@ def rows_by_place(name: str) -> dict[Place, dict[tuple[str, str], Measurement]]:
 
 
 COLUMNS = (
-    ("gap left", LEFT, OURS),
-    ("left, words", LEFT, WORDS),
-    ("job kept", "recognised, share of none", OURS),
-    ("other, original", "other stated", NONE),
-    ("other", "other stated", OURS),
+    ("remaining gap", LEFT, OURS),
+    ("the same, balanced prompts", LEFT, WORDS),
+    ("jobs recognised, relative to no method", "recognised, share of none", OURS),
+    ("other value shown, no method", "other stated", NONE),
+    ("other value shown", "other stated", OURS),
 )
 """The title, metric and method of each column."""
 
@@ -103,9 +103,9 @@ def three_models() -> str:
             cells.append(", ".join(f"{value:.2f}" for value in values))
         lines.append(cells)
     note = (
-        "Two splits, 10 held-out jobs each. other: how often another stated attribute, such as hair"
-        ' in "a red-haired pilot", is shown. Intervals: `eval/results/steer_models.json`'
-        " (`python -m eval.experiments.steering_models`)."
+        "Two splits of the jobs, with 10 held-out jobs each. The gap is relative to no method."
+        ' Other value: another stated attribute, such as hair in "a red-haired pilot". Intervals:'
+        " `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
     )
     return table(*lines, note=note)
 

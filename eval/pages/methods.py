@@ -244,10 +244,10 @@ def reranked() -> str:
     edited, ranked, fitted = ranges
     lines.append(["Flickr8k, 20% women", edited, ranked])
     note = (
-        "Remaining share of the skew above chance (1: the unedited search), its maximum over"
-        " galleries, retained hits, and the share of the first k that stay. Last row: the remaining"
-        f" share over samples; with probabilities fitted to true labels, {fitted}. From"
-        " `eval/results/rerank.json`."
+        "In each cell: the share of the skew above chance that remains (1: the unedited search),"
+        " with its maximum over galleries; retained hits; and the share of the first k results that"
+        " are the same as before. Last row: the share of the skew, over samples; with probabilities"
+        f" fitted to true labels, {fitted}. From `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
 
@@ -286,11 +286,11 @@ def searched() -> str:
             found = [value.get((task, method, name)) for name in names]
             cells.append("" if None in found else ", ".join(f"{cell:.2f}" for cell in found))
         if value.get((task, "queries.search", "refused")) == 1:
-            cells[1] = "labels unreliable: as found"
+            cells[1] = "labels unreliable: unchanged"
         lines.append([task, *cells])
     note = (
-        "Remaining share of the skew above chance among the people in the first 50 (1: the unedited"
-        " search), retained hits, and the share of the first 50 that stay. From"
-        " `eval/results/search_index.json`."
+        "In each cell: the share of the skew above chance that remains among the people in the"
+        " first 50 (1: the unedited search), retained hits, and the share of these results that"
+        " are the same as before. From `eval/results/search_index.json`."
     )
     return table(*lines, note=note)

@@ -18,9 +18,9 @@ def errors() -> str:
         lines.append((edit, left_out, *changes))
     n = result.provenance[0].n
     note = (
-        f"Change of L\\*: mean, and central 95% of the faces that are not left out, in {n['faces']}"
-        f" of {n['photographs']} packaged photographs, enlarged four times. From"
-        " `eval/results/skin.json`."
+        "Change of L\\*: its mean over the faces that are not left out, and the range of the"
+        f" central 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged"
+        " photographs, enlarged four times. From `eval/results/skin.json`."
     )
     return table(("edit", "left out", "change", "relative"), *lines, note=note)
 

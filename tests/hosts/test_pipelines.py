@@ -3,6 +3,7 @@ special cases. Properties that all pipelines share are tested in test_pipeline_c
 
 import inspect
 from importlib.metadata import version
+from pathlib import Path
 
 import diffusers
 import diffusers_tiny as tiny
@@ -56,6 +57,10 @@ def test_every_class_in_this_release_is_attached_or_rejected_by_name():
         assert refused == set(tiny.TABLE[reason].split()) & reasons.keys()
     served = list(reasons.values()).count("")
     assert served >= (147 if version("diffusers").startswith("0.35.") else 179)
+    if version("diffusers").startswith("0.42."):
+        page = Path(__file__).parents[2] / "docs" / "explanation" / "pipelines.md"
+        sentence = f"supports {served} of the {len(reasons)} pipeline classes in diffusers"
+        assert sentence in page.read_text(encoding="utf-8")
 
 
 def kind_of(pipeline_class):

@@ -66,7 +66,7 @@ def without_labelled(prompt: str) -> str:
     for sign, patterns in _PATTERNS_OF_SIGN:
         if sign.search(prompt):
             for pattern in patterns:
-                prompt = pattern.sub(_end_clause, prompt)
+                prompt = pattern.sub(end_clause, prompt)
     return prompt
 
 
@@ -134,7 +134,7 @@ def _silence_english(text: str) -> str:
     if _FIRST_WORDS.isdisjoint(re.findall("[a-z]+", text.lower())):
         return text
     text = _without_subjects(text, _GONE, _SUBJECT_START)
-    text = _EXCLUDES.sub(_end_clause, text)
+    text = _EXCLUDES.sub(end_clause, text)
     return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
 
 
@@ -184,8 +184,9 @@ def without_absent(text: str, code: str) -> str:
     if code == "en":
         return _silence_english(text)
     excludes, gone = _patterns_of(code)
-    return excludes.sub(_end_clause, _without_subjects(text, gone, _CLAUSE_START))
+    return excludes.sub(end_clause, _without_subjects(text, gone, _CLAUSE_START))
 
 
-def _end_clause(match: re.Match[str]) -> str:
+def end_clause(match: re.Match[str]) -> str:
+    """Return a line break, which ends a clause, and spaces for all other characters of a match."""
     return ("\n" + " " * len(match[0]))[: len(match[0])]

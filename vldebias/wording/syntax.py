@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vldebias.prompts.english.words import gendered, lists, person, read_lists
-from vldebias.wording.absent import without_labelled
+from vldebias.wording.absent import end_clause, without_labelled
 
 MOST_READINGS = 64  # Maximum number of readings, each of which is analysed like a prompt.
 
@@ -181,7 +181,7 @@ def picture_of(prompt: str) -> str:
         default = " " * (argument.start(1) - start) + argument[1]
         reading = reading[:start] + default.ljust(end - start) + reading[end:]
     if json_texts(prompt) is None:
-        return without_labelled(_NOT_IN_PICTURE.sub(_end_clause, reading))
+        return without_labelled(_NOT_IN_PICTURE.sub(end_clause, reading))
     negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
     for entry in _ENTRY.finditer(prompt):
         if _NEGATIVE_WEIGHT.search(entry[0]):
@@ -309,11 +309,11 @@ def read_alternatives(prompt: str) -> list[str]:
     readings: list[str] = []
     for part in _read_parts(text):
         # Markup ends a clause and is replaced with a line break. Variables become spaces.
-        reading = _MARKUP.sub(_end_clause, _unquote(part))
+        reading = _MARKUP.sub(end_clause, _unquote(part))
         reading = _VARIABLES.sub(_blank, reading)
         reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
         reading = _PEOPLE_OF_REGIONS.sub(_blank, reading)
-        reading = _JOINING.sub(_end_clause, reading)
+        reading = _JOINING.sub(end_clause, reading)
         reading = _TAGS.sub(_blank, reading)
         readings += _read(_NAMES.sub(_blank, reading))
     return list(dict.fromkeys(readings))
@@ -349,10 +349,6 @@ def _unquote(text: str) -> str:
 
 def _blank(match: re.Match[str]) -> str:
     return " " * len(match[0])
-
-
-def _end_clause(match: re.Match[str]) -> str:
-    return ("\n" + " " * len(match[0]))[: len(match[0])]
 
 
 def _read(text: str) -> Iterator[str]:

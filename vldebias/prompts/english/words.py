@@ -26,7 +26,6 @@ _GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|
 REMEMBERED_WORDS = 20_000
 _SHORTEST_MISSPELT = 6  # letters, because short words are near many others
 _LONGEST_MISSPELT = 20
-_LONGEST_COMPOUND = 40  # maximum number of letters, because splitting takes quadratic time
 # Lists of words that end a noun phrase.
 STOPS = ("determiner", "preposition", "function")
 
@@ -195,7 +194,7 @@ def person(word: str) -> bool:
     noun = singular(word)
     if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
         return True
-    if "p" in classes(noun) or _is_unknown_compound(noun):
+    if "p" in classes(noun):
         return True
     # An unknown word may end like an occupation: "codebreaker".
     is_unknown = not classes(noun) and not gendered(noun)
@@ -236,20 +235,6 @@ def nouns_near(word: str) -> frozenset[str]:
     if any(listed(other, "gendered") for other in near):
         return frozenset()
     return frozenset(other for other in near if classes(other)[:1] in {"n", "p", "x", "c"})
-
-
-def _is_unknown_compound(noun: str) -> bool:
-    """Return whether an unknown word is a compound for a person: "dragonslayer"."""
-    if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
-        return False
-    for n in range(3, len(noun) - 3):
-        last = noun[n:]
-        is_agent = len(last) > 4 and classes(last).startswith("p")
-        # Nouns that are often things need a context: "claymodel".
-        is_agent = is_agent and not listed(last, "cued-thing")
-        if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
-            return True
-    return False
 
 
 @lru_cache(REMEMBERED_WORDS)

@@ -219,10 +219,6 @@ class Scene:
             return False
         return self.head + 1 in {fact.first for fact in self._facts[name]}
 
-    def speaks_of(self, name: str) -> bool:
-        """Return whether facts from a list are only talked about, as in "explaining surgery"."""
-        return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
-
     def _follows(self, fact: Fact, name: str) -> bool:
         """Return whether a word from a list is after the subject, within four words of a fact."""
         first = max(self.head + 1, fact.first - 4)

@@ -1,9 +1,8 @@
 """Compare attached text towers with plain ones.
 
 `python -m eval.benchmarks.speed --only towers` runs this part. Times are CPU times on a single
-thread. Each round calls every variant once, and the minimum over rounds is used, because it is
-least affected by other programs. `bare again` measures the plain code a second time to show the
-noise.
+thread, medians of rounds that call every variant once. `bare again` measures the plain code a
+second time to show the noise.
 """
 
 from __future__ import annotations
@@ -16,30 +15,11 @@ import torch
 from torch import Tensor
 
 import vldebias
-from eval.tables import times
+from eval.tables import medians
 
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
 NO_CHANGE = 1e-5
-MANY = 100  # calls with more prompts take half a minute, and run without a warm-up call
-
-
-def minima(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, *, is_warm: bool = False
-) -> dict[str, float]:
-    """Return the shortest time of each call in seconds.
-
-    Unless `is_warm` is True, which means that the variants just ran on smaller inputs, each is
-    called once first.
-    """
-    if not is_warm:
-        for call in calls.values():
-            call()
-    return {name: min(seconds) for name, seconds in times(calls, rounds).items()}
-
-
-# ---- text towers
-# --------------------------------------------------------------------------------------
 
 
 def towers(
@@ -53,7 +33,8 @@ def towers(
     """
     import open_clip
 
-    rounds = rounds or {1: 20, 32: 3, 256: 1, 1000: 1}
+    # With 256 texts, a call takes a quarter of a minute.
+    rounds = rounds or {1: 21, 32: 5, 256: 3}
     model = open_clip.create_model(architecture).eval()
     tokenizer = open_clip.get_tokenizer(architecture)
     for mode in modes:
@@ -69,7 +50,7 @@ def towers(
         for count, repetitions in rounds.items():
             ids = tokenizer([f"A photo of a {JOBS[i % len(JOBS)]}, {i}." for i in range(count)])
             (edit,) = attachment.projections.values()
-            row = _tower_row(bare, attached, ids, repetitions, is_warm=count > MANY)
+            row = _tower_row(bare, attached, ids, repetitions)
             features = row.pop("features")
             row["difference"] = _unlike(features, edit.matrix().float())
             row["within"] = NO_CHANGE
@@ -88,7 +69,6 @@ def _tower_row(
     attached: Callable[[Tensor], Tensor],
     ids: Tensor,
     rounds: int,
-    is_warm: bool,
 ) -> Row:
     """Compare both variants on the same texts, alternately."""
     features: dict[str, Tensor] = {}
@@ -98,7 +78,7 @@ def _tower_row(
 
     ways = {"plain": bare, "ours": attached, "bare again": bare}
     calls = {name: partial(encode, name, way) for name, way in ways.items()}
-    seconds = minima(calls, rounds, is_warm=is_warm)
+    seconds = medians(calls, rounds)
     changed = (features["ours"] - features["plain"]).norm(dim=1) > NO_CHANGE
     return {
         **seconds,
@@ -126,6 +106,6 @@ def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
     tower = hook.original
     features = torch.randn(len(ids), model.text_projection.shape[1])
     hook.original = lambda text, normalize=False: features
-    seconds = minima({"edit": partial(hook, ids)}, rounds)["edit"]
+    seconds = medians({"edit": partial(hook, ids)}, rounds)["edit"]
     hook.original = tower
     return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self, Unpack
 
 import torch
@@ -160,12 +161,13 @@ class _Classes(NamedTuple):
     columns: _Order
     repels: bool
 
-    def band(self, block: Block) -> slice:
-        """Return the columns of a block that contain all similarities within a class."""
-        codes = self.rows.codes[block.rows]
-        low = int(torch.searchsorted(self.columns.codes, codes[0]))
-        high = int(torch.searchsorted(self.columns.codes, codes[-1], right=True))
-        return slice(max(low, block.first), high)
+    def bands(self, blocks: Iterable[Block]) -> list[slice]:
+        """Return, for each block, the columns that contain all similarities within a class."""
+        first = torch.searchsorted(self.columns.codes, self.rows.codes).tolist()
+        stop = torch.searchsorted(self.columns.codes, self.rows.codes, right=True).tolist()
+        return [
+            slice(max(first[rows.start], column), stop[rows.stop - 1]) for rows, column, _ in blocks
+        ]
 
     def take(self, s: Tensor, block: Block, band: slice) -> Tensor:
         """Return the similarities within classes in a band (c, w), and overwrite them by -inf.
@@ -211,17 +213,18 @@ class _ClassSums(torch.autograd.Function):
         totals.append(totals[0] if how.symmetric else a.new_zeros(4, len(b)))
         for total in totals:
             total[[0, 2]] = -torch.inf
-        bands = [classes.band(block) for block in how.blocks(a, b)]
+        blocks = list(how.blocks(a, b))
+        bands = classes.bands(blocks)
         # The similarities within large classes would take more memory than those of the batch.
         entries = [
             (block.rows.stop - block.rows.start) * (band.stop - band.start)
-            for block, band in zip(how.blocks(a, b), bands, strict=True)
+            for block, band in zip(blocks, bands, strict=True)
         ]
         keeps = how.chunk_size is None and sum(entries) <= len(a) * len(b) / 2
         buffers = Buffers(a, b, how, 2)
         kept = []
         kept_within = []
-        for block, band in zip(how.blocks(a, b), bands, strict=True):
+        for block, band in zip(blocks, bands, strict=True):
             s, exponentials = buffers.views(block)
             if keeps:
                 s = torch.empty_like(s)
@@ -239,7 +242,7 @@ class _ClassSums(torch.autograd.Function):
         for total in totals:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
             total[0].clamp_(min=-1e30)
-        for k, (block, band) in enumerate(zip(how.blocks(a, b), bands, strict=True)):
+        for k, (block, band) in enumerate(zip(blocks, bands, strict=True)):
             if keeps:
                 within = kept_within[k]
             else:
@@ -275,9 +278,9 @@ class _ClassSums(torch.autograd.Function):
         slopes = Slopes(a, b, how)
         buffers = Buffers(a, b, how, 3)
         with torch.autocast(a.device.type, enabled=False):
-            for k, (block, shift) in enumerate(zip(blocks, ctx.shifts, strict=True)):
+            for k, (block, band) in enumerate(zip(blocks, classes.bands(blocks), strict=True)):
+                shift = ctx.shifts[k]
                 slope, weights, s = buffers.views(block)
-                band = classes.band(block)
                 columns_of_band = _shifted(band, block)
                 if not kept:
                     how.scores(a, b, block, s)

@@ -18,7 +18,6 @@ from vldebias.losses.sums import (
     Buffers,
     Slopes,
     Sums,
-    add_log,
     log_sums_of,
     once_differentiable,
     product,
@@ -222,8 +221,7 @@ class _ClassSums(torch.autograd.Function):
         ]
         keeps = how.chunk_size is None and sum(entries) <= len(a) * len(b) / 2
         buffers = Buffers(a, b, how, 2)
-        kept = []
-        kept_within = []
+        kept, kept_within = [], []
         for block, band in zip(blocks, bands, strict=True):
             s, exponentials = buffers.views(block)
             if keeps:
@@ -231,14 +229,17 @@ class _ClassSums(torch.autograd.Function):
                 kept.append(s)
             shift = how.scores(a, b, block, s)
             ctx.shifts.append(shift)
-            within = classes.take(s[:, _shifted(band, block)], block, band)
+            part = s[:, band.start - block.first : band.stop - block.first]
+            within = classes.take(part, block, band)
             if keeps:
                 kept_within.append(within)
             out = s if how.overwrites(shift) else exponentials
             log_sums = log_sums_of(s, 1.0, shift, out, how.both)
-            add_log(totals[0][0, block.rows], log_sums[0])
+            total = totals[0][0, block.rows]
+            torch.logaddexp(total, log_sums[0], out=total)
             if how.both:
-                add_log(totals[1][0, block.anchors :], log_sums[1][block.skipped :])
+                total = totals[1][0, block.anchors :]
+                torch.logaddexp(total, log_sums[1][block.skipped :], out=total)
         for total in totals:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
             total[0].clamp_(min=-1e30)
@@ -281,7 +282,7 @@ class _ClassSums(torch.autograd.Function):
             for k, (block, band) in enumerate(zip(blocks, classes.bands(blocks), strict=True)):
                 shift = ctx.shifts[k]
                 slope, weights, s = buffers.views(block)
-                columns_of_band = _shifted(band, block)
+                columns_of_band = slice(band.start - block.first, band.stop - block.first)
                 if not kept:
                     how.scores(a, b, block, s)
                     within = classes.take(s[:, columns_of_band], block, band)
@@ -310,18 +311,14 @@ class _ClassSums(torch.autograd.Function):
         return slope_of_a, slopes.of_b.index_select(0, classes.columns.places), None, None
 
 
-def _shifted(band: slice, block: Block) -> slice:
-    """Return the columns of a band, counted from the first column of its block."""
-    return slice(band.start - block.first, band.stop - block.first)
-
-
 def _add_positives(total: Tensor, within: Tensor, repels: bool) -> None:
     """Add the similarities (c, w) of a band to the sums (4, c) of its anchors."""
     excess = total[0][:, None] - within
     total[1] += softplus(excess).sum(1)
     total[3] += excess.sigmoid_().sum(1)
     if repels:
-        add_log(total[2], within.masked_fill(within == torch.inf, -torch.inf).logsumexp(1))
+        log_sums = within.masked_fill(within == torch.inf, -torch.inf).logsumexp(1)
+        total[2] = torch.logaddexp(total[2], log_sums)
 
 
 def _add_slope_of_positives(

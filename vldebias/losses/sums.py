@@ -195,13 +195,15 @@ class Sums(NamedTuple):
         return len(self.scales) + (self.classes is not None)
 
     def blocks(self, a: Tensor, b: Tensor) -> Iterator[Block]:
-        """Yield the blocks of S = A B^T, from top to bottom."""
+        """Yield the blocks of S = A B^T, from top to bottom.
+
+        Args:
+            a: (n, d), the left factor.
+            b: (N, d), the right factor before it is transposed.
+        """
         size = self.chunk_size or _rows_at_once(a, b, self.cached)
         for rows in row_blocks(len(a), size):
-            if self.symmetric:
-                yield Block(rows, rows.start, rows.stop)
-            else:
-                yield Block(rows, 0, 0)
+            yield Block(rows, rows.start, rows.stop) if self.symmetric else Block(rows, 0, 0)
 
     def overwrites(self, shift: float | None) -> TypeGuard[float]:
         """Return whether a block keeps its only exponentials instead of its similarities."""
@@ -301,9 +303,11 @@ class _MatrixSums(torch.autograd.Function):
             out = s if how.overwrites(shift) else exponentials
             for k, (scale, values) in enumerate(how.terms(s, block)):
                 log_sums = log_sums_of(values, scale, shift, out, how.both)
-                add_log(rows[k, block.rows], log_sums[0])
+                total = rows[k, block.rows]
+                torch.logaddexp(total, log_sums[0], out=total)
                 if how.both:
-                    add_log(columns[k, block.anchors :], log_sums[1][block.skipped :])
+                    total = columns[k, block.anchors :]
+                    torch.logaddexp(total, log_sums[1][block.skipped :], out=total)
         sums = (rows, columns) if how.both and not how.symmetric else (rows,)
         if how.classes is not None:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
@@ -389,7 +393,12 @@ class Slopes:
         self.of_b = self.of_a if how.symmetric else torch.zeros_like(b)
 
     def add(self, slope: Tensor, block: Block) -> None:
-        """Backpropagate the gradient `slope` (c, N) of a block of similarities to A and B."""
+        """Backpropagate the gradient of a block of similarities to A and B.
+
+        Args:
+            slope: (c, N), the gradient with respect to the similarities.
+            block: the block.
+        """
         pairs = (
             (self.of_a[block.rows], slope, self._b[block.first :]),
             (self.of_b[block.anchors :], slope[:, block.skipped :].T, self._a[block.rows]),
@@ -400,11 +409,6 @@ class Slopes:
                 total.addmm_(left, right)
             else:
                 total += product(left, right, self._half)
-
-
-def add_log(total: Tensor, values: Tensor) -> None:
-    """Add e^values to e^total, in place."""
-    torch.logaddexp(total, values, out=total)
 
 
 def log_sums_of(
@@ -429,7 +433,14 @@ def log_sums_of(
 
 
 def write_exponentials(out: Tensor, s: Tensor, scale: float, shift: float) -> None:
-    """Write e^{scale (s - shift)} to `out`."""
+    """Write e^{scale (s - shift)} to `out`.
+
+    Args:
+        out: (c, N), overwritten; may be `s`.
+        s: (c, N), the similarities.
+        scale: factor for the similarities.
+        shift: the number that `Sums.scores` returned.
+    """
     torch.sub(s, shift, out=out)
     if scale != 1:
         out *= scale

@@ -6,7 +6,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from vldebias.losses.catalog import NoSettings
 from vldebias.losses.checks import check_labels
@@ -88,28 +87,21 @@ def supcon(
         return batch.reduce(log_all - scores / count)
 
 
-class _ClassScoresContext(FunctionCtx):
-    """Values that `_ClassScores` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-
-
 class _ClassScores(torch.autograd.Function):
     """Compute the sum of the similarities (n,) of each row to the other rows of its class.
 
-    The arguments are the rows (n, d), their classes (n,), and zeros (C, d). Autograd would make
-    twice as many matrices of the size of the rows.
+    The arguments are the rows (n, d), their classes (n,), and zeros (C, d).
     """
 
     @staticmethod
-    def forward(ctx: _ClassScoresContext, rows: Tensor, places: Tensor, zeros: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, places: Tensor, zeros: Tensor) -> Tensor:
         others = zeros.index_add(0, places, rows).index_select(0, places).sub_(rows)
         ctx.save_for_backward(rows, others, places, zeros)
         return (rows * others).sum(1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ClassScoresContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         rows, others, places, zeros = ctx.saved_tensors
         # Row i is in its own score and in those of the other rows of its class.
         weighted = rows * outer[0][:, None]

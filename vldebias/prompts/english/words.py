@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,16 +32,21 @@ STOPS = ("determiner", "preposition", "function")
 
 
 @cache
-def _words() -> dict[str, str]:
-    with gzip.open(_HERE / "wordnet.txt.gz", "rt", encoding="utf-8") as file:
-        # One split of the entire file is several times faster than one per line.
-        fields = file.read().rstrip("\n").replace("\n", "\t").split("\t")
-    return dict(zip(fields[::2], fields[1::2], strict=True))
+def _lines() -> list[str]:
+    """Return the sorted lines of the dictionary, each with a word, a tab and its classes."""
+    content = gzip.decompress((_HERE / "wordnet.txt.gz").read_bytes())
+    return content.decode("utf-8").rstrip("\n").split("\n")
 
 
 def classes(word: str) -> str:
     """Return the classes of a word or phrase, most frequent first, or "" if unknown."""
-    return _words().get(word, "")
+    # Searching the lines avoids building a dict of 100,000 words for the first prompt.
+    lines = _lines()
+    start = f"{word}\t"
+    place = bisect_left(lines, start)
+    if place < len(lines) and lines[place].startswith(start):
+        return lines[place].removeprefix(start)
+    return ""
 
 
 @cache

@@ -108,7 +108,7 @@ _GONE = re.compile(
     rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
     rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
     r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
-    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer))"
+    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer)|not)"
     r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
     rf"{_HERE}\b",
     re.IGNORECASE,
@@ -168,7 +168,8 @@ def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     sign = rf"[^{ends},\uff0c\u3001\u7684]"
     nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
     if is_spaced:
-        nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?{_WORD}(?:\s+{joins}\s+{_WORD})*"
+        article = rf"(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?"
+        nouns = rf"\s+{article}{_WORD}(?:\s+{joins}\s+{article}{_WORD})*"
     rest = rf"[^{ends}]*"
     excludes = rf"{start}(?:{verb}{end}{rest}|{lacking}{end}{nouns})"
     return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)

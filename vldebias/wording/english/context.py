@@ -88,7 +88,7 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
         return scene.has("body")  # Any condition in the text is the patient's.
     if works_beside:
         return scene.undergoes("body")  # Who works beside patients must undergo the condition.
-    return scene.has_owned("body") and not scene.speaks_of("body")
+    return scene.has_owned("body")
 
 
 def _nurses_child(scene: Scene) -> bool:
@@ -137,16 +137,11 @@ def _is_dated_before(scene: Scene, year: str) -> bool:
     return _is_before(scene, year) or _is_event(scene)
 
 
-def _is_veteran_of_something(scene: Scene) -> bool:
-    """Return whether the subject is a veteran of something, as in "a veteran of many tours"."""
-    return scene.has_in_phrase("veteran") and scene.text.after(scene.head) == "of"
-
-
 # ---- the rules
 
 
 # All other conditions are methods of `Scene`.
-_OF_SUBJECT = (_has_body_of_one_sex, _is_of_a_people, _is_veteran_of_something, _nurses_child)
+_OF_SUBJECT = (_has_body_of_one_sex, _is_of_a_people, _nurses_child)
 _OF_SCENE = (_is_after, _is_before, _is_dated_before, _is_event, _is_shown)
 _CONDITIONS: dict[str, Callable[..., bool]] = {
     function.__name__: function

@@ -47,9 +47,17 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""
     before = prompt[max(0, subject.start - _BEFORE) : subject.start]
-    is_left_unchanged = listed(word, "group-left-unchanged")
+    text = read_text(prompt)
+    # The children of a family stay unchanged, unlike "her pupils".
+    is_offspring = listed(word, "young") and not listed(word, "pupil")
+    is_offspring &= listed(text.low[subject.opening], "owner")
+    is_left_unchanged = is_offspring or listed(word, "group-left-unchanged")
     if _is_distributed(prompt, subject):
         return Group(subject.end, None, listed(word, "young"), mixes=False)
+    if listed(word, "collective"):
+        is_sport = has_listed(text.low, "sport")
+        is_one = singular(word) == word
+        return Group(subject.end, None, young=False, mixes=is_one and not is_sport)
     if not subject.plural and not is_left_unchanged:
         return None
     size = _size(before)

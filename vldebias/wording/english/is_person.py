@@ -56,6 +56,8 @@ def may_be_person(text: Text, i: int) -> bool:
     is_noun = is_noun or (is_lower and is_misspelt_person(word))
     # Some nouns for people are part of a thing: "hero shot".
     is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
+    # "a team of nurses" are the nurses.
+    is_noun |= is_lower and listed(word, "collective") and text.after(i) != "of"
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
     phrase = f"{text.before(i)} {singular(word)}"
@@ -350,6 +352,7 @@ def _is_of_work(after: str, rest: str) -> bool:
     """
     is_adjective = "a" in kinds(rest) and not listed(rest, *STOPS)
     has_object = listed(rest, "determiner") or is_adjective or rest == "at"
+    has_object |= rest == "on" and after.endswith("ing")  # "a child painting on a wall"
     return listed(after, "made") and not has_object
 
 
@@ -404,6 +407,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     is_placed = is_placed and is_agent(noun) and "n" in kinds("".join(modifiers[-1:]))
     if is_placed or _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
         return True
+    if _is_described_as_thing(text, i, start):
+        return True
     is_counted = is_plural(text.bare[i]) and listed(text.before(start), "determiner")
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
     if listed(noun, "cued-thing") and not is_strict:
@@ -417,6 +422,19 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     is_robot = is_its and "robot" in modifiers  # "a robot cook and its arms"
     is_human = not is_its and _is_human(noun, modifiers, after, near)
     return is_robot or ((is_strict or listed(noun, "thing")) and not is_human)
+
+
+def _is_described_as_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether the words around noun i describe a thing: "grey joggers folded on a chair"."""
+    after = text.after(i)
+    if listed(after, "thing-verb"):
+        return True
+    acts = is_inflected(after, "s", "ing") or listed(after, "human-verb")
+    if acts or not listed(singular(text.bare[i]), "thing-sense"):
+        return False
+    is_pair = text.low[start - 2 : start] == ["pair", "of"]
+    is_offered = is_pair or "product" in text.low
+    return is_offered or has_listed(text.low[start:i], "thing-adjective")
 
 
 def _is_drawn(text: Text, i: int, start: int) -> bool:

@@ -82,7 +82,7 @@ def _read_phrase(
     if reason:
         return reason
     # Who is shown? The word before all determiners is decisive, as in "by all the masters".
-    plural = is_plural(text.bare[i])
+    plural = is_plural(text.bare[i]) or listed(text.low[i], "collective")
     determiner = text.before(start)
     has_determiner = listed(determiner, "determiner") or determiner.endswith(POSSESSIVE)
     is_bare = not plural and not has_determiner

@@ -184,6 +184,10 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     following = text.low[i + 1 : i + 3]
     modifiers = text.low[start:i]
     is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
+    # "Baby Driver, film poster"
+    is_row = start < min(i, 2) and all(map(str.istitle, text.words[: i + 1]))
+    if is_row and following and text.opens[i + 1] and _names_work(_next_tag(text, i)):
+        return True
     if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
         return True  # A year follows the title of a work: "the film alien (1979)".
     if link == "the" and start == 1:
@@ -192,18 +196,23 @@ def _is_title(text: Text, i: int, start: int) -> bool:
         is_alone = not following or text.opens[i + 1]
         is_alone = is_alone or (following[0] == "of" and text.opens[i + 3 : i + 4] == [True])
         tag = _next_tag(text, i) if is_alone else []
-        is_cover = has_listed(tag[-1:], "work") and not has_listed(tag, "preposition")
-        if (is_by and "".join(text.words[i + 2 : i + 3]).istitle()) or is_cover:
+        if (is_by and "".join(text.words[i + 2 : i + 3]).istitle()) or is_year or _names_work(tag):
             return True
     if is_plural(text.bare[i]):
         return _is_title_in_plural(text, i, start)
     # An adjective behind the kind of work begins a title: "the movie lone survivor".
     if any(listed(word, "depiction") and adjective(rest) for word, rest in pairwise(modifiers)):
         return True
-    # Capitals before "of the" mark a title: "Lord of the Rings".
-    is_lord = following == ["of", "the"] and text.words[i].istitle()
+    # Capitals before "of" mark a title: "Lord of the Rings", "Soldier of Fortune".
+    is_lord = following[:1] == ["of"] and text.words[i].istitle()
+    is_lord &= following[1:] == ["the"] or "".join(text.words[i + 2 : i + 3]).istitle()
     # A tag with a year may be one: "taxi driver, 1976".
     return (is_lord or is_year) and link in ("", "of")
+
+
+def _names_work(tag: Sequence[str]) -> bool:
+    """Return whether a tag behind a title names a kind of work, such as "book cover"."""
+    return has_listed(tag[-1:], "work") and not has_listed(tag, "preposition")
 
 
 def _is_title_in_plural(text: Text, i: int, start: int) -> bool:

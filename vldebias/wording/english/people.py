@@ -17,6 +17,7 @@ from vldebias.wording.english.is_shown import why_not_shown
 from vldebias.wording.english.is_stated_or_named import (
     is_named,
     is_of_picture,
+    is_unknown_noun,
     may_be_alone,
     names_of_people,
 )
@@ -43,7 +44,8 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     text = read_text(prompt)
     names = names_of_people(text)
     has_names = any(
-        not is_of_picture(text, first) and may_be_alone(text, first, stop) for first, stop in names
+        not (text.silent[first] or is_of_picture(text, first)) and may_be_alone(text, first, stop)
+        for first, stop in names
     )
     subjects: list[PersonPhrase] = []
     depicted: set[str] = set()
@@ -67,6 +69,8 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if is_overlapping or (phrase == UNCLEAR and not is_gendered_noun(text.bare[i])):
             return UNCLEAR
     if not subjects:
+        # An unknown noun may be a person: "a gardner with roses".
+        is_unclear |= any(is_unknown_noun(text, i) for i in range(len(text.low)))
         reason = UNCLEAR if is_unclear else NOBODY
         return "named" if has_names else reason
     return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)

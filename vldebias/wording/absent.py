@@ -90,6 +90,7 @@ _EXCLUDES = re.compile(
     rf"|{_IMPERATIVE}(?:{_any_of(_LISTS['en-avoid'])}|{_any_of(_LISTS['en-drop'])}(?=\s+"
     rf"(?:the|any|all|every|{_PERSON})\b)|(?:keep|leave|crop|edit|cut|filter)\s+[^.,;:\n]{{1,60}}?"
     r"\s(?:out|away)\b(?! of focus))\b"
+    r"|\bbefore\s+[^.,;:\n]{1,60}?\s(?:arrives?|comes?|gets?\s(?:in|there)|shows?\s+up)\b"
     rf"|\b(?:no|without|zero|any)\s+(?:(?:visible|single|other|living|real|any)\s+)*{_PERSON}\b"
     # The sentence does not end within "f/1.8".
     r")(?:(?![.](?:\s|$))[^;!?\n])*",
@@ -127,7 +128,7 @@ _FIRST_WORDS = {
     for entry in _LISTS[f"en-{name}"]
 }
 _FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}
-_FIRST_WORDS |= {"filter", "crop", "clean", "clear", "rid", "strip", "went"}
+_FIRST_WORDS |= {"before", "filter", "crop", "clean", "clear", "rid", "strip", "went"}
 
 
 def _silence_english(text: str) -> str:

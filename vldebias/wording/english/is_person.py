@@ -54,10 +54,10 @@ def may_be_person(text: Text, i: int) -> bool:
     is_noun = person(word) or is_gendered_noun(word)
     is_lower = not text.capital[i] or text.sentence[i]
     is_noun = is_noun or (is_lower and is_misspelt_person(word))
-    # Some nouns for people are part of a thing: "hero shot".
-    is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
     # "a team of nurses" are the nurses.
     is_noun |= is_lower and listed(word, "collective") and text.after(i) != "of"
+    # Some nouns for people are part of a thing: "hero shot".
+    is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
         return True
     phrase = f"{text.before(i)} {singular(word)}"
@@ -99,7 +99,8 @@ def why_no_person(text: Text, i: int, start: int) -> str:
     if is_nobody or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start):
         return NOBODY
     # Diagrams show roles, not people.
-    is_diagram = has_listed(text.low, "diagram")
+    before = text.low[:start]
+    is_diagram = has_listed(before, "diagram") and not any(map(person, before))
     # "a monkey with a baby"
     may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
     if may_be_cub or is_diagram or _is_title(text, i, start):
@@ -166,7 +167,8 @@ def _may_be_subject(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     # The verb may follow an adverb or noun: "a programmer pair programming".
     is_verb = is_inflected(after, "s", "ing")
-    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not person(after))
+    is_thing = person(after) or is_animal(after)
+    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not is_thing)
     # After "and", the verb is in the plural: "the chef and the sommelier taste wine".
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"

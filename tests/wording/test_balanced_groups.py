@@ -66,6 +66,8 @@ def test_shares_hold_over_the_persons_of_many_images(share, size):
         ("guards and fishermen", "guards, both women and men, and fishermen"),
         ("twenty dancers", "twenty dancers, both women and men"),
         ("a photo of (doctors:1.2)", "a photo of (doctors, both women and men:1.2)"),
+        ("a team in a meeting room", "a team, both women and men, in a meeting room"),
+        ("the film crew on a beach", "the film crew, both women and men, on a beach"),
         ("LAWYERS IN A COURT", "LAWYERS, BOTH WOMEN AND MEN, IN A COURT"),
     ],
 )
@@ -87,6 +89,9 @@ def test_an_uncounted_group_shows_both(prompt, result):
         "twins on a swing",
         "cooks and dishwashers in a kitchen",
         "farmers and threshers at harvest",
+        "a basketball team on a court",
+        "two teams in an office",
+        "grandparents on a porch with their grandchildren",
     ],
 )
 def test_couples_families_and_crowds_are_left_unchanged(prompt):

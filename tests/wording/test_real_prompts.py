@@ -201,6 +201,17 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a figurine of a weaver. The weaver looks proud",
         "The Seven Shepherds of Morwen",
         "the lacemaker by Vermeer but as a mosaic",
+        # What surrounds a thing, and the form of a title.
+        "grey joggers folded on a chair",
+        "a white camper parked by a lake",
+        "a pair of white trainers on a doorstep",
+        "a pale ale and a porter",
+        "a red double decker coach",
+        "a team of horses pulling a plough",
+        "team logo on a mug",
+        "The English Patient, 1996",
+        "Baby Driver, neon poster",
+        "Soldier of Fortune magazine cover",
     ],
 )
 def test_things_titles_credits_animals_and_templates_are_no_people(prompt: str) -> None:

@@ -175,12 +175,10 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a cat is a surgeon, studio light",
         "the dog is an elegant astronaut",
         "a bridge at dawn, film grain Negative: tourists, text",
-        "a teapot, a faithful companion to the kettle",
         "two wolves at a river, the pack members run",
         # Adjectives and verbs that are nouns elsewhere.
         "young religious, candles",
         "an old professional building that a road leads to",
-        "a leaf and a flower showing their individual changes",
         "four girls at a valley professional women's club",
         "a wig associated with judges and aristocrats",
         "a gull stands in front of an ancient, mossy rock",
@@ -191,10 +189,8 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a lizard pilot, aviator goggles",
         "full figure, soft light",
         "a fog like the arms of a weary elder over the bay",
-        "a vaccine that works in patients",
         "a rabbit in a red scarf is a drummer",
         "piglets run behind their mother",
-        "a robot gardener digs a pit, its sensors on",
         "steam punk, towers",
         "an orb weaver on a wall",
         "a lawn, sprinklers running",
@@ -280,7 +276,6 @@ def test_the_same_person_in_other_words_stays_unchanged() -> None:
         "a gorge opens before the observer",
         "a glow that charms the beholder's eye",
         # Whoever uses or made the thing.
-        "helmets worn by firefighters",
         "a coat at the edge, as a guest is there, but not in view",
         "a letter written by a poet or a young novelist",
         # Nobody is there.
@@ -349,8 +344,6 @@ def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected:
 @pytest.mark.parametrize(
     "prompt",
     [
-        "a poster of the film miner (1988)",
-        "the movie brave welder, blue sky",
         "Lord of the Stones, book cover",
         "house of mirrors, gallery of doctors faces",
         "a drawing ofa plumber at a sink",
@@ -364,7 +357,6 @@ def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected:
         "a wooden shop's quiet character",
         "a booklet for cat owners and tourists",
         "thief opening a safe, thief girl in a cape",
-        "couple on a beach, super models",
         "a model of gears, a cloud model",
         # People of another picture, and people who are identified without a name.
         "the ruler of Valdavia on a balcony",
@@ -403,7 +395,6 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a mature man on a bench", "age"),
         ("a quiet lake. The light falls on her figure", "race"),
         ("1girl, light around the character", "race"),
-        ("kittens walk behind their mother", "age"),
         ("a pale dancer on a stage", "race"),
         ("a red-haired woman with freckles", "race"),
         ("Don't change her face. A woman in a hat", "race"),

@@ -100,7 +100,7 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     # The number precedes "of" and articles: "five of the".
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)
-    *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
+    *_, previous, number = ["", "", *re.findall(r"[\w'-]+", clause)]
     if number.isdigit() and previous[:1].isupper() and previous != "The":
         return None  # A number after a name belongs to the name: "Apollo 11".
     number = number.lower()
@@ -108,9 +108,6 @@ def _size(before: str) -> int | None:
     if number == "dozen":
         is_twelve = previous == "a" and "half" not in clause.lower()
         return 12 if is_twelve else None
-    if previous in ("to", "or") and earlier and earlier.lower() not in _sizes():
-        # "to" links two numbers only after a number, unlike "explains to two guests".
-        return _sizes().get(number)
     if listed(previous, "inexact") or previous in _sizes():
         return None  # An inexact number is no size: "about ten", "two or three".
     return _sizes().get(number)

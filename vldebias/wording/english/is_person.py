@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from vldebias.prompts.english.words import (
     STOPS,
@@ -88,14 +87,12 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         i: The position of the last noun of the phrase.
         start: The position of the first word of the phrase, without determiners.
     """
-    is_denied = text.before(start) == "no"
-    is_denied |= text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
     # Relatives of this kind look alike: "twin toddlers".
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
-    # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
+    # Somebody is not visible: "the guest is absent", "an unseen choir".
     described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
     is_unseen = has_listed(described, "unseen") or "not in view" in " ".join(text.low[i : i + 10])
-    is_nobody = is_denied or is_alike or is_unseen or _is_credit(text, i, start)
+    is_nobody = is_alike or is_unseen or _is_credit(text, i, start)
     if is_nobody or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start):
         return NOBODY
     # Diagrams show roles, not people.
@@ -154,10 +151,6 @@ def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     if text.before(start) == "its":
         # "a monkey and its baby", but not "a horse and its rider"
         return is_companion or is_plural(text.bare[i]) or listed(text.low[i], "baby")
-    if text.after(i) == "to":
-        return is_companion and not any(map(person, text.low[i + 2 : i + 5]))
-    # "ducklings behind their mother"
-    is_companion |= text.before(start) == "their" and listed(text.low[i], "relative")
     before = [word for word in text.low[:start] if not listed(word, "companion")]
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
 
@@ -184,14 +177,11 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     """Return whether a phrase may be the title of a film, a game or a book."""
     link = text.before(start)
     following = text.low[i + 1 : i + 3]
-    modifiers = text.low[start:i]
     is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
     # "Baby Driver, film poster"
     is_row = start < min(i, 2) and all(map(str.istitle, text.words[: i + 1]))
     if is_row and following and text.opens[i + 1] and _names_work(_next_tag(text, i)):
         return True
-    if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
-        return True  # A year follows the title of a work: "the film alien (1979)".
     if link == "the" and start == 1:
         is_by = following[:1] == ["by"]  # "the milkmaid by Vermeer"
         # "the constant gardener, book cover"
@@ -202,9 +192,6 @@ def _is_title(text: Text, i: int, start: int) -> bool:
             return True
     if is_plural(text.bare[i]):
         return _is_title_in_plural(text, i, start)
-    # An adjective behind the kind of work begins a title: "the movie lone survivor".
-    if any(listed(word, "depiction") and adjective(rest) for word, rest in pairwise(modifiers)):
-        return True
     # Capitals before "of" mark a title: "Lord of the Rings", "Soldier of Fortune".
     is_lord = following[:1] == ["of"] and text.words[i].istitle()
     is_lord &= following[1:] == ["the"] or "".join(text.words[i + 2 : i + 3]).istitle()
@@ -220,8 +207,6 @@ def _names_work(tag: Sequence[str]) -> bool:
 def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     """Apply `_is_title` to a plural."""
     following = text.low[i + 1 : i + 3]
-    # "couple, super models" are the couple again
-    is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
     is_counted = text.before(i - 1) == "the" and listed(text.low[i - 1], "number-word")
     # A number in capitals begins a name: "The Twelve Apostles".
     is_counted &= text.words[i - 1].istitle() and text.words[i].istitle()
@@ -229,7 +214,7 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
     is_order &= not listed(text.before(start).replace("the", ""), "determiner")
-    return is_couple or is_counted or is_order
+    return is_counted or is_order
 
 
 # ---- the head of a phrase
@@ -263,8 +248,6 @@ def _precedes_verb(text: Text, i: int) -> bool:
     start, _ = extend_left(text, i)
     determiner = text.before(start)
     has_article = listed(determiner, "article")
-    if listed(determiner, "possessor") and "a" in kinds(text.low[i]):
-        return False  # "their individual changes"
     # An unknown word in -s after a person is a verb: "a janitor waltzes".
     if after.endswith("s") and (base(after) != after or (has_article and not kinds(after))):
         return _is_verb(after, text.after(i + 1), determiner)
@@ -330,10 +313,8 @@ def _is_before_noun(text: Text, i: int) -> bool:
     plural = is_plural(text.bare[i])
     if after.endswith("ing"):
         return _is_of_work(after, rest) or _is_before_gerund(text, i)
-    # A picture follows its audience: "a kids cartoon".
-    is_picture = plural and listed(after, "picture") and not listed(rest, "determiner")
     # A word for a size describes a later noun: "a giant smooth stone".
-    if is_picture or _is_of_work(after, rest) or (listed(text.low[i], "size") and adjective(after)):
+    if _is_of_work(after, rest) or (listed(text.low[i], "size") and adjective(after)):
         return True
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
@@ -430,9 +411,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         return after != "of" or not has_listed(nouns_behind, "organization")
     near = text.low[max(0, i - _NEAR) : i + _NEAR]
     is_its = "its" in text.low[i : i + _NEAR]  # "a printer at work, its tray full"
-    is_robot = is_its and "robot" in modifiers  # "a robot cook and its arms"
     is_human = not is_its and _is_human(noun, modifiers, after, near)
-    return is_robot or ((is_strict or listed(noun, "thing")) and not is_human)
+    return (is_strict or listed(noun, "thing")) and not is_human
 
 
 def _is_described_as_thing(text: Text, i: int, start: int) -> bool:
@@ -480,8 +460,6 @@ def _is_cued_thing(text: Text, i: int, start: int) -> bool:
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:
     """Return whether a thing may be a person, as in "a clumsy server spilling soup"."""
-    if has_listed(map(singular, text.low[start:i]), "animal"):
-        return True  # Someone works with animals: "a dog walker".
     noun = text.bare[i]
     after = text.after(i)
     is_held = listed(text.before(start - 1), "encloses", "handled")
@@ -536,12 +514,9 @@ def why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     is_in_brackets = is_object_in_brackets(text, start)
     if not is_in_brackets and _is_tag_of_style(text, start, i):
         return UNCLEAR if is_in_clause(text, i) else NOBODY
-    # A verb separates two nouns, unlike in "horse riding instructor": "bus overtaking coach".
     if _is_credit_tag(text, start, i):
         return UNCLEAR
-    has_verb = any(is_inflected(word, "ing") for word in text.low[start + 1 : i])
-    is_clause = has_verb and not listed(singular(text.low[i]), "gerund-head")
-    return UNCLEAR if is_clause or _begins_with_style(text, first_noun, i) else ""
+    return UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
 
 def _next_tag(text: Text, i: int) -> list[str]:

@@ -52,7 +52,7 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if relation == "of":
         reason = _why_not_of(text, where, head)
     elif relation == "by":
-        reason = _why_not_by(text.before(where), clause, is_plural(text.bare[head]))
+        reason = _why_not_by(text.before(where), clause)
     elif relation == "for":
         reason = _why_not_for(clause)
     elif relation == "as":
@@ -72,8 +72,6 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
-    # People are no place: "a disease in humans" is about people in general.
-    is_place |= relation == "in" and is_plural(text.bare[where + 1])
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
     return is_place or is_metaphor or is_tribute
 
@@ -151,10 +149,9 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
     return NOBODY if verb.endswith(("ed", "ing")) else UNCLEAR
 
 
-def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
+def _why_not_by(before: str, clause: Sequence[str]) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
-    # Several people use such a thing: "boots worn by astronauts".
-    if (plural and listed(before, "uses")) or listed(before, "credit-verb", "picture"):
+    if listed(before, "credit-verb", "picture"):
         return NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
@@ -169,9 +166,6 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     before = text.before(where)
     if text.low[where + 1] in ("this", "these"):
         return UNCLEAR  # "a photo of this model" refers to another picture
-    is_one = not (is_plural(text.bare[head]) or listed(text.low[where + 1], "determiner", "number"))
-    if listed(before, "group") and is_one:
-        return UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.
     # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
     parts = ("picture", "group", "part", "body-part", "container", "number")

@@ -155,7 +155,6 @@ def test_numbers_belong_to_the_noun_behind_them():
         "twenty five cooks at a stove",
         "at least ten cooks at a stove",
         "half a dozen cooks at a stove",
-        "a dozen cooks at a stove",
         "two [cooks] at a stove",
         "Studio 5 cooks at a stove",
     ]
@@ -163,7 +162,7 @@ def test_numbers_belong_to_the_noun_behind_them():
     for value in balance_prompts(prompts, "gender", seed=0).values:
         counts = list(value.values())
         sizes.append(None if None in counts else sum(counts))
-    assert sizes == [3, None, 5, 4, None, None, None, None, 12, 2, None]
+    assert sizes == [3, None, 5, 4, None, None, None, None, 2, None]
 
 
 def test_strength_leaves_its_share_of_groups_unchanged():

@@ -51,7 +51,8 @@ _WEIGHT = re.compile(
 )
 # The number of people is stated to be zero: "people: none".
 _NONE = re.compile(
-    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no|0(?![.\d])|zero|nobody)\b", re.IGNORECASE
+    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no(?! \w)|0(?![.\d])|zero|nobody)\b",
+    re.IGNORECASE,
 )
 
 _PATTERNS_OF_SIGN = (

@@ -105,9 +105,6 @@ def _size(before: str) -> int | None:
         return None  # A number after a name belongs to the name: "Apollo 11".
     number = number.lower()
     previous = previous.lower()
-    if number == "dozen":
-        is_twelve = previous == "a" and "half" not in clause.lower()
-        return 12 if is_twelve else None
     if listed(previous, "inexact") or previous in _sizes():
         return None  # An inexact number is no size: "about ten", "two or three".
     return _sizes().get(number)

@@ -222,6 +222,8 @@ def _has_unknown_person(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
     """Return whether an unlisted noun may refer to an additional person: "a show jumper pulls"."""
     heads = {subject.head for subject in subjects}
     for i, noun in enumerate(text.low):
+        if text.before(i) == "another" and noun != text.bare[i]:
+            return True  # The owner of a thing is someone else: "another person's shirt".
         if person(noun) or not is_agent(noun) or listed(noun, *STOPS, "thing"):
             continue
         start, _ = extend_left(text, i)

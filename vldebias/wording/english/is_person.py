@@ -115,8 +115,7 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     is_of_time = behind[:2] == ["of", "the"] and has_listed(behind[2:], "time-noun")
     clause = text.low[text.clause_start(start) : i]
     is_praised = text.opens[start] and has_listed(clause, "praise")
-    is_joint = "by" in clause and "and" in clause
-    is_maker = listed(text.low[i], "art-tag") and (is_praised or is_joint)
+    is_maker = listed(text.low[i], "art-tag") and is_praised
     return is_of_time or is_maker or listed(text.after(i), "award")
 
 
@@ -138,11 +137,10 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
                 return True
             if listed(word, *STOPS) or base(word) != word:
                 break
-    # A copula or a comparison calls the person an animal: "the workers are farm animals".
-    is_like = behind == ["that", "looks", "like"]
-    if is_like or has_listed(behind[1:2], "article"):
+    # A copula calls the person an animal: "the workers are farm animals".
+    if has_listed(behind[1:2], "article"):
         behind = text.low[i + 1 : i + 9]
-    return (is_like or listed(text.after(i), "copula")) and any(map(is_animal, behind))
+    return listed(text.after(i), "copula") and any(map(is_animal, behind))
 
 
 def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
@@ -420,7 +418,7 @@ def _is_described_as_thing(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     if listed(after, "thing-verb"):
         return True
-    acts = is_inflected(after, "s", "ing") or listed(after, "human-verb")
+    acts = is_inflected(after, "s", "ing") and after not in ("hanging", "lying")
     if acts or not listed(singular(text.bare[i]), "thing-sense"):
         return False
     is_pair = text.low[start - 2 : start] == ["pair", "of"]

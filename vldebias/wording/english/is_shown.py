@@ -166,9 +166,12 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
     before = text.before(where)
     if text.low[where + 1] in ("this", "these"):
         return UNCLEAR  # "a photo of this model" refers to another picture
+    is_one = not (is_plural(text.bare[head]) or listed(text.low[where + 1], "determiner", "number"))
+    if listed(before, "group") and is_one:
+        return UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.
     # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
-    parts = ("picture", "group", "part", "body-part", "container", "number")
+    parts = ("picture", "shows-owner", "group", "part", "body-part", "container", "number")
     if is_carried or has_listed((singular(before), *nouns_near(before)), *parts):
         return ""  # The word may have a wrong letter: "portait of a nurse".
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):

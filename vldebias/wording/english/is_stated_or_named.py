@@ -134,14 +134,6 @@ def is_known(word: str) -> bool:
     return bool(kinds(word)) or is_listed or gendered(word) or is_person
 
 
-def is_unknown_noun(text: Text, i: int) -> bool:
-    """Return whether word i follows an article and is in no dictionary, except as a name."""
-    if not listed(text.before(i), "article") or not text.words[i].islower():
-        return False
-    classes = kinds(text.bare[i])
-    return not classes.strip("fli") if classes else not is_known(text.bare[i])
-
-
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Return whether word i can be part of a name (`inside`: after another name word)."""
     word = text.bare[i]

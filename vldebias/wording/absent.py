@@ -51,7 +51,8 @@ _WEIGHT = re.compile(
 )
 # The number of people is stated to be zero: "people: none".
 _NONE = re.compile(
-    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no|0(?![.\d])|zero|nobody)\b", re.IGNORECASE
+    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no(?! \w)|0(?![.\d])|zero|nobody)\b",
+    re.IGNORECASE,
 )
 
 _PATTERNS_OF_SIGN = (
@@ -90,6 +91,7 @@ _EXCLUDES = re.compile(
     rf"|{_IMPERATIVE}(?:{_any_of(_LISTS['en-avoid'])}|{_any_of(_LISTS['en-drop'])}(?=\s+"
     rf"(?:the|any|all|every|{_PERSON})\b)|(?:keep|leave|crop|edit|cut|filter)\s+[^.,;:\n]{{1,60}}?"
     r"\s(?:out|away)\b(?! of focus))\b"
+    r"|\bbefore\s+[^.,;:\n]{1,60}?\s(?:arrives?|comes?|gets?\s(?:in|there)|shows?\s+up)\b"
     rf"|\b(?:no|without|zero|any)\s+(?:(?:visible|single|other|living|real|any)\s+)*{_PERSON}\b"
     # The sentence does not end within "f/1.8".
     r")(?:(?![.](?:\s|$))[^;!?\n])*",
@@ -108,7 +110,7 @@ _GONE = re.compile(
     rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
     rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
     r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
-    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer))"
+    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer)|not)"
     r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
     rf"{_HERE}\b",
     re.IGNORECASE,
@@ -127,7 +129,7 @@ _FIRST_WORDS = {
     for entry in _LISTS[f"en-{name}"]
 }
 _FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}
-_FIRST_WORDS |= {"filter", "crop", "clean", "clear", "rid", "strip", "went"}
+_FIRST_WORDS |= {"before", "filter", "crop", "clean", "clear", "rid", "strip", "went"}
 
 
 def _silence_english(text: str) -> str:
@@ -168,7 +170,8 @@ def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     sign = rf"[^{ends},\uff0c\u3001\u7684]"
     nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
     if is_spaced:
-        nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?{_WORD}(?:\s+{joins}\s+{_WORD})*"
+        article = rf"(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?"
+        nouns = rf"\s+{article}{_WORD}(?:\s+{joins}\s+{article}{_WORD})*"
     rest = rf"[^{ends}]*"
     excludes = rf"{start}(?:{verb}{end}{rest}|{lacking}{end}{nouns})"
     return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)

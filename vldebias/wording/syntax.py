@@ -122,7 +122,7 @@ _GIVEN_PICTURE = re.compile(
     r"|likeness|portrait|headshot|person|people|identity)\b|\b(?:as|for) (?:a |the )?reference\b"
     r"|\b(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
     # Whoever writes the prompt has a picture of themselves: "with my face", "a portrait of me".
-    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|likeness|headshot|portrait)\b"
+    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|features|likeness|headshot|portrait)\b"
     r"(?! (?:frame|book|album))"
     r"|(?<!front )(?<!ahead )(?<!because )\b(?:of|like|resembling) me\b"
     r"|\bsame (?:exact )?(?:face|identity|facial features)\b"

@@ -44,6 +44,8 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     if not subjects or is_object_in_brackets(text, subject.opening):
         return ""
     last = subjects[-1]
+    if listed(text.low[subject.head], "collective") and text.low[subject.opening] == "the":
+        return NOBODY  # in the background: "a diver waits; the crew watches"
     is_next_sentence = not text.is_same_sentence(last.head, subject.head)
     if _is_no_noun_for_person(text, subject.head, last.head, is_next_sentence):
         return NOBODY

@@ -95,9 +95,10 @@ def why_no_person(text: Text, i: int, start: int) -> str:
     is_nobody = is_alike or is_unseen or _is_credit(text, i, start)
     if is_nobody or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start):
         return NOBODY
-    # Diagrams show roles, not people.
+    # Diagrams show roles, not people, and screen captures show mostly text.
     before = text.low[:start]
-    is_diagram = has_listed(before, "diagram") and not any(map(person, before))
+    is_diagram = has_listed(before, "diagram") or "screen capture" in " ".join(before[:4])
+    is_diagram = is_diagram and not any(map(person, before))
     # "a monkey with a baby"
     may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
     if may_be_cub or is_diagram or _is_title(text, i, start):

@@ -116,13 +116,15 @@ _EDIT = re.compile(
 _PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
-    r"\b(?:do not|don['\u2019]t) change\b|\bbackground is (?:removed|erased)\b"
+    r"\b(?:do not|don['\u2019]t) change\b|\b(?:not|without) (?:alter|chang|modify)\w* [^.;\n]{0,20}"
+    r"\b(?:fac(?:e|ial)|features|identity)\b|\bbackground is (?:removed|erased)\b"
     r"|\breference (?:recording|video|clip|voice)\b"
     r"|\b(?:input|reference|uploaded|attached|provided|supplied|source) (?:\w+ )?(?:selfie|face"
     r"|likeness|portrait|headshot|person|people|identity)\b"
     r"|\b(?:as|for) (?:a |the )?reference\b|\breference (?:wo)?m[ae]n\b"
-    rf"|\b(?:using|use|edit|with) (?:this|these) (?:[\w']+ ){{0,3}}{_PICTURE}s?\b"
-    rf"|\bbased on (?:the|this|these) {_PICTURE}s?\b|\bsee (?:attached )?{_PICTURE}\b"
+    rf"|\b(?:using|use|edit|take|with) (?:this|these) (?:[\w']+ ){{0,3}}{_PICTURE}s?\b"
+    rf"|\b(?:use|using|based on|as in|same as) (?:the |this )?{_PICTURE}\b"
+    rf"|\bsee (?:attached )?{_PICTURE}\b|\b(?:exact fac(?:e|ial)|real face)\b|\bface (?:match|swap)"
     rf"|\b{_PICTURE} (?:(?:that |which )?(?:i|you)(?: have|['\u2019]ve)? )?"
     r"(?:uploaded|attached|provided)\b(?! (?:by|to|on|at|in)\b)"
     r"|\b(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
@@ -132,7 +134,7 @@ _GIVEN_PICTURE = re.compile(
     r"|(?<!front )(?<!ahead )(?<!because )\b(?:of|like|resembling) me\b"
     r"|\b(?:same|identical|original) (?:exact )?(?:face|identity|facial features)\b"
     r"|\b(?:keep|preserv|maintain|retain|lock)(?:e|ing)?\b[^.;\n]{0,30}\b(?:likeness|identity"
-    r"|facial features|face (?:\w+ )?(?:unchanged|intact|identical|same))\b"
+    r"|facial (?:features|structure|details)|face (?:\w+ )?(?:unchanged|intact|identical|same))\b"
     r"|\bidentity (?:lock|preserv)"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
@@ -147,7 +149,7 @@ _IN_GIVEN_PICTURE = re.compile(
 )
 # The person in an input picture, unless somebody precedes: "the uploaded boy", "blur this kid".
 _GIVEN_PERSON = re.compile(
-    r"(?:\b(?:uploaded|attached)|(?<=\w )this) (\w+(?: \w+)?)", re.IGNORECASE
+    r"(?:\b(?:uploaded|attached)|(?<=the )provided|(?<=\w )this) (\w+(?: \w+)?)", re.IGNORECASE
 )
 
 # Source code, markup of a web page and instructions to a language model: "def draw(person):",

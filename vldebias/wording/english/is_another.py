@@ -57,12 +57,11 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     is_joined = listed(before, "joins", "preposition") or before.endswith("ing")
     if is_bare and not subject.plural and not is_joined:
         return _why_no_further_tag(text, subject, subjects, nouns)
-    if _may_be_member(text, subject, subjects, is_next_sentence):
+    is_member = _may_be_member(text, subject, subjects, is_next_sentence)
+    if is_member or _may_describe_again(text, subject, last, is_next_sentence):
         return UNCLEAR
     is_again = singular(text.bare[subject.head]) in nouns
     is_apposed = opening == last.head + 1
-    if _may_describe_again(text, subject, last, is_next_sentence):
-        return UNCLEAR
     return _why_not_again(text, subject, is_again, is_next_sentence, is_apposed)
 
 

@@ -235,3 +235,9 @@ def test_an_age_in_years_or_of_a_little_child_is_known(prompt: str) -> None:
 def test_passersby_are_a_group() -> None:
     texts = balance_prompts(["a few passersby"] * 2, "gender", seed=0).prompts
     assert texts == ["a few passersby, both women and men"] * 2
+
+
+@pytest.mark.parametrize("group", ["vampire judges", "robot guards", "pirate captains"])
+def test_a_plural_behind_a_noun_is_a_group_and_no_verb(group: str) -> None:
+    texts = balance_prompts([f"{group} on a quay"] * 2, "gender", seed=0).prompts
+    assert texts == [f"{group}, both women and men, on a quay"] * 2

@@ -352,6 +352,10 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
 
     `rest` is the word after it, and `determiner` belongs to the noun before it.
     """
+    # "alien pilots in a ship" are pilots, unlike in "the alien pilots a ship".
+    may_be_people = person(word) and not listed(determiner, "one-determiner")
+    if may_be_people and not listed(word, "human-verb"):
+        return listed(rest, "determiner", "pronoun") or person(rest)
     verb_classes = classes(base(word))
     is_noun_too = not set("nx").isdisjoint(verb_classes + classes(word))
     if not is_noun_too or listed(rest, "determiner", "pronoun"):

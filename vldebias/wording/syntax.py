@@ -223,10 +223,8 @@ def is_edit(prompt: str) -> bool:
 
 def _has_person(text: str) -> bool:
     """Return whether a text contains a noun for a person."""
-    words = re.findall(r"[\w-]+", text.lower())
-    return any(
-        not listed(word, "gendered-pronoun") and (person(word) or gendered(word)) for word in words
-    )
+    words = [w for w in re.findall(r"[\w-]+", text.lower()) if not listed(w, "gendered-pronoun")]
+    return any(map(person, words)) or any(map(gendered, words))
 
 
 def names_a_model(prompt: str) -> bool:

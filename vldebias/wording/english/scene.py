@@ -47,7 +47,6 @@ AGE_BEHIND = re.compile(
     rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b|, [34]0s,"
     rf"|\b(?:her|his|their|its|my|your|the) (?:{_TENS}|teens)\b"
     r"|\b(?:her|his|their|its|my|your) \d\ds\b"
-    r"|(?<=\w), (?:(?:around|about|approximately|roughly) )?[1-9]\d(?=,)"
     r"|(?:man|woman|lady) of (?:twenty|thirty|forty|fifty|sixty|seventy|eighty)\b"
     rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
     re.IGNORECASE,

@@ -95,9 +95,10 @@ def why_no_person(text: Text, i: int, start: int) -> str:
     is_nobody = is_alike or is_unseen or _is_credit(text, i, start)
     if is_nobody or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start):
         return NOBODY
-    # Diagrams show roles, not people.
+    # Diagrams show roles, not people, and screen captures show mostly text.
     before = text.low[:start]
-    is_diagram = has_listed(before, "diagram") and not any(map(person, before))
+    is_diagram = has_listed(before, "diagram") or "screen capture" in " ".join(before[:4])
+    is_diagram = is_diagram and not any(map(person, before))
     # "a monkey with a baby"
     may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
     if may_be_cub or is_diagram or _is_title(text, i, start):
@@ -351,6 +352,10 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
 
     `rest` is the word after it, and `determiner` belongs to the noun before it.
     """
+    # "alien pilots in a ship" are pilots, unlike in "the alien pilots a ship".
+    may_be_people = person(word) and not listed(determiner, "one-determiner")
+    if may_be_people and not listed(word, "human-verb"):
+        return listed(rest, "determiner", "pronoun") or person(rest)
     verb_classes = classes(base(word))
     is_noun_too = not set("nx").isdisjoint(verb_classes + classes(word))
     if not is_noun_too or listed(rest, "determiner", "pronoun"):

@@ -57,14 +57,14 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
         reason = _why_not_for(clause)
     elif relation == "as":
         reason = _why_not_as(clause, text.after(head))
-    elif _is_elsewhere(text, where):
+    elif _is_elsewhere(text, where, head):
         reason = NOBODY
     elif _is_unsure_relation(text, where, bare, head):
         reason = UNCLEAR
     return reason
 
 
-def _is_elsewhere(text: Text, where: int) -> bool:
+def _is_elsewhere(text: Text, where: int, head: int) -> bool:
     """Return whether the word before a phrase shows that it is no person in the picture."""
     relation = text.before(where + 1)
     before = text.before(where)
@@ -72,8 +72,10 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
+    # People in general are not shown: "the things a person may feel".
+    is_general = kinds(relation).startswith("n") and listed(text.after(head), "modal")
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
-    return is_place or is_metaphor or is_tribute
+    return is_place or is_metaphor or is_tribute or is_general
 
 
 def _is_metaphor(subject: Sequence[str]) -> bool:

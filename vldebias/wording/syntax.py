@@ -135,6 +135,8 @@ _GIVEN_PICTURE = re.compile(
     r"|\b(?:same|identical|original) (?:exact )?(?:face|identity|facial features)\b"
     r"|\b(?:keep|preserv|maintain|retain|lock)(?:e|ing)?\b[^.;\n]{0,30}\b(?:likeness|identity"
     r"|facial (?:features|structure|details)|face (?:\w+ )?(?:unchanged|intact|identical|same))\b"
+    r"|\bpreserv(?:e|ing) (?:the |h(?:er|is) |their )?face\b|\bface exactly the same\b"
+    rf"|\bperform an? {_PICTURE} edit\b"
     r"|\bidentity (?:lock|preserv)"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"

@@ -16,7 +16,7 @@ def real_prompts() -> str:
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
     content = json.loads(text)
     changes: dict[str, tuple[int, int]] = {}
-    for row in content["rows"]:
+    for row in sorted(content["rows"], key=lambda row: -row["draw"]):
         kinds = ["16 earlier lists, rules of that time"] if row["draw"] in EARLIER_LISTS else []
         if row["draw"] in NEW_LISTS:
             kinds = [row["kind"].split()[0], "all"]

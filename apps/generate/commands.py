@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,7 @@ from vldebias.utils.devices import device_of
 from vldebias.utils.formats import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence, Set
 
     from .comparison import Comparison
     from .side_by_side import Picture, Request, SideBySide
@@ -106,7 +107,7 @@ def generate_command(
     from vldebias.prompts import load_prompts
     from vldebias.utils.schema import file_slug
 
-    from .comparison import Comparison, is_own_images, names_of, own_images
+    from .comparison import Comparison, is_own_images, names_of, output_folder, own_images
     from .side_by_side import Request
 
     request = Request(
@@ -138,18 +139,21 @@ def generate_command(
         name = file_slug(request.prompt)[:60] or "prompt"
         folder = Path("vldebias-generate") / f"{name}-{hash_of([settings, sources])[:8]}"
     # Open the folders first, to report an unsuitable one before anything is generated.
-    images_of_name = {
-        name: own_images(Path(source).expanduser(), request)
+    own_sides = {
+        name: own_images(Path(source).expanduser(), request, folder)
         for name, source in source_of_name.items()
         if is_own_images(source)
     }
     device = device_of(flags.get("device"))
+    sides = {}
     for name, source in source_of_name.items():
-        if name not in images_of_name:
-            part = folder if len(sources) == 1 else folder / file_slug(name)
-            images_of_name[name] = _generate(request, part, source, device, flags.get("dtype"))
-    comparison = Comparison(request, {name: images_of_name[name] for name in source_of_name})
-    facts = _write(comparison, folder)
+        if name in own_sides:
+            sides[name] = own_sides[name]
+        else:
+            part = folder if len(sources) == 1 else folder / output_folder(name)
+            sides[name] = _generate(request, part, source, device, flags.get("dtype"))
+    comparison = Comparison(request, sides)
+    facts = _write(comparison, folder, sides.keys() - own_sides)
     if as_json:
         print_json(facts)
     else:
@@ -197,14 +201,20 @@ def _finished(folder: Path) -> str:
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
-def _write(comparison: Comparison, folder: Path) -> dict[str, object]:
-    """Write the image grids, the page and the JSON files, and return the content of the last."""
+def _write(comparison: Comparison, folder: Path, generated: Set[str]) -> dict[str, object]:
+    """Write the image grids, the page and the JSON files, and return the content of the last.
+
+    Args:
+        comparison: the images.
+        folder: the output folder.
+        generated: names of the pipelines. Nothing is written to the folders of other images.
+    """
     from vldebias.utils.pictures import write_png
 
     page = comparison.write(folder / PAGE)
     facts: dict[str, object] = {FORMAT: 1, "page": str(page), "folder": str(folder)}
-    for images in comparison.sides.values():
-        if images.folder.is_relative_to(folder):
+    for name, images in comparison.sides.items():
+        if name in generated:
             grid = images.folder / GRID
             write_png(images.grid(), grid, {"prompt": images.request.prompt})
             own_facts = {**facts, **images.to_dict(), "grid": str(grid)}
@@ -241,7 +251,8 @@ def _print(comparison: Comparison, folder: Path, attribute: Sequence[str]) -> No
             print_message(f"the images in {images.folder} were labelled by {images.labelled_by}")
         else:
             names = " ".join(f"--attribute {name}" for name in attribute)
-            print_message(f"to label the images by hand: vldebias label {images.folder} {names}")
+            path = shlex.quote(str(images.folder))
+            print_message(f"to label the images by hand: vldebias label {path} {names}")
 
 
 def _rows(images: SideBySide) -> Iterator[tuple[str, ...]]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError, shortened
-from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
+from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage, hash_of
 from vldebias.measure.rows import NONE
 from vldebias.report.page import write_page
 from vldebias.report.strip import row_title
 from vldebias.utils.pictures import LARGEST, decode
+from vldebias.utils.schema import file_slug
 
 from .side_by_side import Picture, Request, SideBySide, labels_of
 
@@ -27,6 +28,9 @@ JUDGED = "judgements/miniature-judge-*.jsonl"
 
 def is_own_images(source: str) -> bool:
     """Return whether a source is a folder of images instead of a pipeline."""
+    if source == "miniature":
+        # A folder with this name may exist, such as the output of an earlier run.
+        return False
     folder = Path(source).expanduser()
     return folder.is_dir() and not (folder / "model_index.json").is_file()
 
@@ -38,23 +42,39 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
         sources: ids or folders of pipelines, and folders of images.
 
     Raises:
-        InvalidInputError: If two sources have the same name, or a path does not exist.
+        InvalidInputError: If two sources have the same name, or a source is empty, a file, or a
+            path that does not exist.
     """
     source_of_name = {}
+    output_folders = set()
     for source in sources:
         path = Path(source).expanduser()
+        if not source.strip() or path.is_file():
+            raise InvalidInputError(
+                f"--pipeline: got {source!r}; expected the id or folder of a diffusers pipeline, or"
+                " a folder of images"
+            )
         if source.startswith(("/", "./", "../", "~")) and not path.exists():
             raise InvalidInputError(f"--pipeline {source}: no such folder; check the path")
         name = path.resolve().name if path.is_dir() else source
-        if name in source_of_name:
+        # "a b" and "A-b" would share an output folder.
+        if output_folder(name) in output_folders:
             raise InvalidInputError(
-                f"--pipeline {source}: the name {name!r} is used twice; expected different names"
+                f"--pipeline {source}: the name {output_folder(name)!r} is used twice; expected"
+                " different names; rename one of the folders"
             )
+        output_folders.add(output_folder(name))
         source_of_name[name] = source
     return source_of_name
 
 
-def own_images(folder: Path, request: Request) -> SideBySide:
+def output_folder(name: str) -> str:
+    """Return the name of the folder for the images of one of several pipelines."""
+    # Without Latin letters and digits, the slug is empty.
+    return file_slug(name) or f"pipeline-{hash_of(name)}"
+
+
+def own_images(folder: Path, request: Request, out: Path) -> SideBySide:
     """Open images from elsewhere as the images of a request.
 
     If the folder contains a plan, as written by `vldebias generate` and `vldebias eval generation`,
@@ -65,12 +85,26 @@ def own_images(folder: Path, request: Request) -> SideBySide:
     Args:
         folder: a folder of images.
         request: the prompt, the attributes and the number of images.
+        out: the output folder, which must not be inside `folder`.
 
     Raises:
-        InvalidInputError: If the folder contains no images, or none for the prompt.
+        InvalidInputError: If the folder contains no images, none for the prompt, images that cannot
+            be read, or the output folder.
     """
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise InvalidInputError(
+            f"--out {out}: is inside the folder of images {folder}, so the next run would mistake"
+            " generated images for them; choose a folder outside it"
+        )
     is_planned = (folder / PLAN).is_file()
     images = _of_plan(folder, request) if is_planned else _of_files(folder, request)
+    for image in images:
+        try:
+            decode(images.path(image))
+        except OSError as error:
+            raise InvalidInputError(
+                f"--pipeline {folder}: cannot read {image.path}: {error.strerror or error}"
+            ) from error
     attributes = request.attributes
     has_judge = any(folder.glob(JUDGED))
     seen, labelled_by = labels_of(images, attributes, has_judge=has_judge)
@@ -109,7 +143,14 @@ def _of_plan(folder: Path, request: Request) -> GeneratedImages:
 
 def _of_files(folder: Path, request: Request) -> GeneratedImages:
     """Return the first images in a folder of files, in natural order."""
-    files = [file for file in files_below(folder)[0] if is_picture(file)]
+    names = files_below(folder)[0]
+    plan_file = next((name for name in names if PurePosixPath(name).name == PLAN), None)
+    if plan_file is not None:
+        raise InvalidInputError(
+            f"--pipeline {folder}: contains folders of generated images; expected one of them, such"
+            f" as {folder / Path(plan_file).parent}"
+        )
+    files = [name for name in names if is_picture(name)]
     if not files:
         raise InvalidInputError(
             f"--pipeline {folder}: the folder contains neither a diffusers pipeline"

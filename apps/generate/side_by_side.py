@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vldebias.judge.answers import read_answers
-
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
@@ -24,10 +22,12 @@ from vldebias.prompts import PromptSet
 from vldebias.report.strip import row_title
 from vldebias.study.grids import compose
 from vldebias.study.tasks.variants import Variant, generate
-from vldebias.utils.phrases import asked_for, in_words, largest_first
+from vldebias.utils.phrases import asked_for, in_words, largest_first, quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 from vldebias.wording.reasons import reason_in_words
+
+from ..shares.answers import read_answers
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -252,7 +252,9 @@ class SideBySide:
         if not any(requested):
             reason = self.reasons.get(attribute) if method != NONE else None
             start = f"left unchanged ({reason_in_words(reason)}), " if reason else ""
-            counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} images"
+            counted = (
+                f"{in_words(largest_first(seen))} seen" if seen else quantity(len(row), "image")
+            )
         else:
             start = ""
             prompt_set = next(part for part in self.request.attributes if part.name == attribute)

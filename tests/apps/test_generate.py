@@ -3,6 +3,7 @@ same folder."""
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,12 @@ def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_lab
     [
         (("miniature", "miniature"), "used twice"),
         (("miniature", "./nowhere"), "no such folder"),
+        (("miniature", ""), "got ''"),
+        (("miniature", "FILE"), "id or folder of a diffusers pipeline"),
+        (("miniature", "MINIATURE"), "used twice"),
+        (("miniature", "BROKEN"), "cannot read 2.png"),
+        (("miniature", "PARENT"), "expected one of them, such as .*copy"),
+        (("miniature", "AROUND"), "is inside the folder of images"),
         (("miniature", "EMPTY"), "neither a diffusers pipeline"),
         (("SAVED", "EMPTY"), "at least one pipeline"),
         (("miniature", "SAVED"), "none of its images has the prompt"),
@@ -296,9 +303,53 @@ def test_unsuitable_pipelines_are_rejected_before_generation(
     tmp_path: Path,
     finished_run: tuple[Path, dict[str, Any]],
 ) -> None:
-    (tmp_path / "empty").mkdir()
-    folders = {"EMPTY": tmp_path / "empty", "SAVED": finished_run[0]}
+    for name in ("empty", "Miniature", "broken"):
+        (tmp_path / name).mkdir()
+        if name != "empty":
+            Image.new("RGB", (8, 8)).save(tmp_path / name / "1.png")
+    (tmp_path / "broken" / "2.png").write_text("text")
+    shutil.copytree(finished_run[0], tmp_path / "parent" / "copy")
+    folders = {
+        "EMPTY": tmp_path / "empty",
+        "FILE": tmp_path / "broken" / "1.png",
+        "MINIATURE": tmp_path / "Miniature",
+        "BROKEN": tmp_path / "broken",
+        "PARENT": tmp_path / "parent",
+        "AROUND": tmp_path,
+        "SAVED": finished_run[0],
+    }
     sources = [folders.get(name, name) for name in names]
     with pytest.raises(InvalidInputError, match=message):
         generate(tmp_path / "out", "--attribute", "gender", *pipelines(*sources), prompt="a baker")
     assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_to_the_folder_of_own_images(tmp_path: Path) -> None:
+    own = tmp_path / "out" / "own images"
+    own.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(own / "1.png")
+    command = ("--attribute", "gender", *pipelines("miniature", own))
+    printed = run("generate", EDITOR, "--out", str(own.parent), *QUICK, *command, with_stderr=True)
+    assert "own images: As generated: 1 image.\n" in printed
+    assert f"vldebias label '{own}' --attribute gender" in printed
+    assert [path.name for path in own.iterdir()] == ["1.png"]
+
+
+def test_a_pipeline_with_a_name_in_other_letters_has_its_own_folder(
+    tmp_path: Path, other_pipeline: Path
+) -> None:
+    shutil.copytree(other_pipeline, tmp_path / "コピー")
+    out = tmp_path / "out"
+    facts = generate(out, "--attribute", "gender", *pipelines("miniature", tmp_path / "コピー"))
+    assert list(facts["pipelines"]) == ["miniature", "コピー"]
+    folders = sorted(path.name for path in out.iterdir() if path.is_dir())
+    assert len(folders) == 2
+    assert folders[1].startswith("pipeline-")
+
+
+def test_the_miniature_is_not_mistaken_for_a_folder_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "miniature").mkdir()
+    assert len(generate(tmp_path / "out", "--attribute", "gender")["pictures"]) == 8

@@ -24,7 +24,6 @@ are among the results. These are means over professions and activities.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +71,6 @@ TITLES = {
 COSTS = ("stay", "retained", "refused")
 SEARCH = "queries.search"
 FIRST_RESULTS = "rerank, first 10 k results"
-WITH_INDEX = "rerank, first 10 k results, index="
 WITHIN = "queries.search, within"
 
 
@@ -221,17 +219,15 @@ def methods(index: Index, attribute: str) -> dict[str, Method]:
     def search(groups: IndexGroups) -> Method:
         return lambda run, text: bare.search(run.call, text, FIRST, index=groups)
 
-    def first_results(run: Run, text: str, **how: Any) -> Rows:
+    def first_results(run: Run, text: str) -> Rows:
         rows, scores, vectors = run.call(table[text], 10 * FIRST)
-        how = how or {"attribute": attribute, "model": table}
-        return rows[np.asarray(vldebias.rerank(scores, FIRST, features=vectors, **how))]
+        how = {"features": vectors, "attribute": attribute, "model": table}
+        return rows[np.asarray(vldebias.rerank(scores, FIRST, **how))]
 
     found: dict[str, Method] = {SEARCH: search(groups)}
     if index.listed is not None:
         return found | {WITHIN: search(groups.within(index.listed))}
-    found[FIRST_RESULTS] = first_results
-    found[WITH_INDEX] = lambda run, text: first_results(run, text, index=groups)
-    return found
+    return found | {FIRST_RESULTS: first_results}
 
 
 def measured(
@@ -384,12 +380,9 @@ def collections() -> Iterator[tuple[str, Index, str]]:
 def measure(vectors: int, most: int) -> Iterator[TaskResult]:
     """Yield the results for every index."""
     for name, index, attribute in indexes(vectors):
-        begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            part = measured(name, index, attribute, with_fewer_queries(most))
-        part.provenance.settings["seconds"] = round(time.process_time() - begin, 1)
-        yield part
+            yield measured(name, index, attribute, with_fewer_queries(most))
 
 
 def main() -> None:

@@ -588,11 +588,11 @@ class Reranked:
         labels = (rng.random(self.n)[:, None] > confusion.cumsum(axis=1)[true]).sum(axis=1)
         scores = rng.normal(size=self.n) + self.lean * (true == 0)
         names = [str(group) for group in range(g)]
-        first = quota(Candidates(scores, labels, names, np.full(g, 1 / g)), self.k)
+        candidates = Candidates(scores, labels, names, np.full(g, 1 / g))
+        first = quota(candidates, self.k)
         rows = rng.permutation(first if self.among_results else self.n)[: self.checked]
         checked = np.full(self.n, -1)
         checked[rows] = true[rows]
-        candidates = Candidates(scores, labels, names, np.full(g, 1 / g))
         expected = true_shares(candidates, first, checked, seed=seed_of(rng))
         assert expected is not None
         # The true share differs between lists, so the interval is shifted by it.

@@ -47,6 +47,7 @@ from eval.photographs import (
     unit,
 )
 from eval.photographs import _arrays as arrays_of
+from eval.photographs.searches import LEFT, RETAINED, STAY
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
@@ -62,13 +63,8 @@ PORTRAITS, SNAPSHOTS = ("web", "faces"), ("snapshots",)
 NO_PERSON = "no person"
 SCENE = ""  # label of images without people
 
-TITLES = {
-    "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
-    "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
-    "retained": Metric("retained", "retained hits", "utility", "higher"),
-    "refused": Metric("refused", "queries returned as found, because labels are unreliable"),
-}
-COSTS = ("stay", "retained", "refused")
+REFUSED = Metric("refused", "queries returned as found, because labels are unreliable")
+COSTS = (STAY, RETAINED, REFUSED)
 SEARCH = "queries.search"
 FIRST_RESULTS = "rerank, first 10 k results"
 WITHIN = "queries.search, within"
@@ -273,11 +269,11 @@ def measured(
     n = {"queries": len(asked), "vectors": len(index.vectors)}
     above = np.mean([row["distance"] - row["chance"] for row in found[NONE]])
     for method, rows in found.items():
-        values = {figure: float(np.mean([row[figure] for row in rows])) for figure in COSTS}
         remaining = np.mean([row["distance"] - row["chance"] for row in rows])
-        values["left"] = float(remaining / above)
-        for figure, value in values.items():
-            part.add(TITLES[figure], method, value, n=n, subset=f"k = {FIRST}")
+        values = {metric: float(np.mean([row[metric.name] for row in rows])) for metric in COSTS}
+        values[LEFT] = float(remaining / above)
+        for metric, value in values.items():
+            part.add(metric, method, value, n=n, subset=f"k = {FIRST}")
     return part
 
 

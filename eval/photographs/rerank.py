@@ -255,10 +255,10 @@ def _by_error_rates(
     return _covered(ends, true[first], groups)
 
 
-METRICS = {
-    "coverage": Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0)),
-    "width": Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
-}
+METRICS = (
+    Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0)),
+    Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
+)
 
 
 def measured() -> TaskResult:
@@ -278,8 +278,8 @@ def measured() -> TaskResult:
         )
     )
     for method, rows in table.groupby("method", sort=False):
-        for name, metric in METRICS.items():
-            sums = rows.dropna().groupby("gallery")[name].agg(["sum", "count"]).to_numpy()
+        for metric in METRICS:
+            sums = rows.dropna().groupby("gallery")[metric.name].agg(["sum", "count"]).to_numpy()
             mean, ends = resampled_ratio(sums, RESAMPLES)
             n = {"lists": int(sums[:, 1].sum()), "clusters": len(sums)}
             result.add(metric, str(method), mean, ends, n=n)

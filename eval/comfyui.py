@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import mimetypes
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -246,15 +245,13 @@ class Page:
         """Answer a request with a file or with the response of a ComfyUI server."""
         path = route.request.url.partition("?")[0].removeprefix(ADDRESS)
         if path.startswith("api/"):
-            found = self.answers.get(path.removeprefix("api/"), [])
-            route.fulfill(status=200, content_type="application/json", body=json.dumps(found))
+            route.fulfill(json=self.answers.get(path.removeprefix("api/"), []))
             return
         file = self.static / (path or "index.html")
-        if not file.is_file():
-            route.fulfill(status=404, body="")
-            return
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        route.fulfill(status=200, content_type=kind, body=file.read_bytes())
+        if file.is_file():
+            route.fulfill(path=file)
+        else:
+            route.fulfill(status=404)
 
 
 def take(static: Path, browser: str) -> None:

@@ -42,13 +42,13 @@ def gender_counts(table: pd.DataFrame, prompt: str, total: int | None = None) ->
     """Return counts of women and men, and the rest of `total` images per prompt as unknown."""
     counts = []
     for row in table.itertuples(index=False):
-        unknown = None if total is None else total - row.female - row.male
+        women, men = int(row.female), int(row.male)
         counts.append(
             PromptCounts(
                 subject=row.prompt,
                 prompt=prompt.format(row.prompt),
-                counts=(int(row.female), int(row.male)),
-                unknown=None if unknown is None else int(unknown),
+                counts=(women, men),
+                unknown=None if total is None else total - women - men,
             )
         )
     return counts

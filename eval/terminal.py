@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from click.testing import Result
@@ -45,19 +46,18 @@ AUDITED = (
 def terminal(width: int) -> Iterator[None]:
     """Set the width of both consoles, turn off colours, and change to an empty folder."""
     before = {console: console.width for console in (common.out(), common.err())}
-    forced = os.environ.get("FORCE_COLOR")
-    os.environ["FORCE_COLOR"] = "1"
-    try:
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with (
+        mock.patch.dict(os.environ, FORCE_COLOR="1"),
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+    ):
+        try:
             for console in before:
                 console.width = width
             yield
-    finally:
-        for console, columns in before.items():
-            console.width = columns
-        os.environ.pop("FORCE_COLOR")
-        if forced is not None:
-            os.environ["FORCE_COLOR"] = forced
+        finally:
+            for console, columns in before.items():
+                console.width = columns
 
 
 def stdout_of(*words: str) -> str:
@@ -136,14 +136,12 @@ def label() -> str:
     from apps.label import page
 
     generate()
-    serve = page.serve
-    page.serve = lambda *_, announce, **__: announce("http://127.0.0.1:7860/")
-    try:
-        words = ["label", "editor", "--attribute", "gender", "--questions", "12"]
-        done = CliRunner().invoke(app, words, catch_exceptions=False)
-    finally:
-        page.serve = serve
-    return done.stderr
+
+    def serve(*_: object, announce: Callable[[str], None], **__: object) -> None:
+        announce("http://127.0.0.1:7860/")
+
+    with mock.patch.object(page, "serve", serve):
+        return finished("label", "editor", "--attribute", "gender", "--questions", "12").stderr
 
 
 def train() -> str:

@@ -76,7 +76,6 @@ SLOW = {
 COVERAGE = Metric(
     "coverage", "share of data sets whose interval holds the truth", "fact", "neither", (0.0, 1.0)
 )
-WIDTH = Metric("width", "mean width of the intervals", "fact", "neither")
 Found = Mapping[str, tuple[float, float, float]]  # (value, low, high) of each metric
 
 
@@ -589,11 +588,11 @@ class Reranked:
         labels = (rng.random(self.n)[:, None] > confusion.cumsum(axis=1)[true]).sum(axis=1)
         scores = rng.normal(size=self.n) + self.lean * (true == 0)
         names = [str(group) for group in range(g)]
-        first = quota(Candidates(scores, labels, names, np.full(g, 1 / g)), self.k)
+        candidates = Candidates(scores, labels, names, np.full(g, 1 / g))
+        first = quota(candidates, self.k)
         rows = rng.permutation(first if self.among_results else self.n)[: self.checked]
         checked = np.full(self.n, -1)
         checked[rows] = true[rows]
-        candidates = Candidates(scores, labels, names, np.full(g, 1 / g))
         expected = true_shares(candidates, first, checked, seed=seed_of(rng))
         assert expected is not None
         # The true share differs between lists, so the interval is shifted by it.
@@ -636,20 +635,19 @@ FAMILIES = (
 )
 
 
-def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Return the coverage and mean width of each metric over `sets` data sets."""
+def simulate(case: Case, sets: int, seed: int) -> dict[str, float]:
+    """Return the coverage of each metric over `sets` data sets."""
     rng = np.random.default_rng(seed)
     drawn = defaultdict[str, list[tuple[float, float, float]]](list)
     for _ in range(sets):
         for name, figures in case.draw(rng).items():
             drawn[name].append(figures)
-    intervals = {}
+    coverage = {}
     for name, rows in drawn.items():
         values, low, high = np.array(rows).T
         true = case.truth.get(name, float(values.mean()))
-        held = (low <= true + 1e-9) & (true <= high + 1e-9)
-        intervals[name] = (float(held.mean()), float((high - low).mean()))
-    return intervals
+        coverage[name] = float(((low <= true + 1e-9) & (true <= high + 1e-9)).mean())
+    return coverage
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
@@ -665,11 +663,9 @@ def measure(sets: int) -> Iterator[TaskResult]:
             if case.size != SMALL:
                 result.provenance.settings[case.size].append(subset)
             times = sets // SLOW.get(case.kind, 1)
-            n = {"data sets": times}
-            for name, (covered, width) in simulate(case, times, 100 + place).items():
-                ends = wilson_interval(round(covered * times), times)
-                result.add(COVERAGE, name, covered, ends, n=n, subset=subset)
-                result.add(WIDTH, name, width, n=n, subset=subset)
+            for name, covered in simulate(case, times, 100 + place).items():
+                hits = round(covered * times)
+                add_share(result, COVERAGE, name, hits, {"data sets": times}, subset)
     yield from done.values()
 
 

@@ -1,7 +1,7 @@
 """Compare the effects of our methods and published methods on images from the miniature pipeline.
 
     python -m eval.experiments.generation --images 8 --json eval/results/generation.json
-    python -m eval.experiments.generation --images 2 --forms none difference    # a quick test
+    python -m eval.experiments.generation --images 2    # a quick test
 
 The first command takes half an hour on one core. Pixels are stored in --work, so that an
 interrupted run can resume.
@@ -319,11 +319,9 @@ def outside(result: TaskResult, studio: Studio, names: Sequence[str]) -> None:
     over_fits(result, SHOWS, values, fit_of_row, subset="outside the fit, portraits", n=n)
 
 
-def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult]:
+def measure(studio: Studio) -> Iterator[TaskResult]:
     """Measure held-out professions and other prompts."""
-    forms = [
-        form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"
-    ]
+    forms = studio.forms()
     provenance = TaskProvenance(
         task="generation gender",
         title="Generated professions under every method",
@@ -362,11 +360,10 @@ def main() -> None:
     options.add_argument(
         "--work", type=Path, default=Path("results/generation"), help="folder for the pixels"
     )
-    options.add_argument("--forms", nargs="*", help="only these, and none")
     args = options.parse_args()
     torch.set_num_threads(1)
     studio = Studio(args.work / f"{STEPS}-steps", args.images)
-    run("generation", lambda: measure(studio, args.forms), args.json)
+    run("generation", lambda: measure(studio), args.json)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from apps.baselines.classifiers import logistic_regression
 from eval.experiments.captions import class_noise, crop_noise
+from eval.experiments.noisy_digits import partners
 from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
@@ -186,8 +187,7 @@ class Partners(TensorBatches):
         assert labels is not None
         assert self.augment is not None
         draw = numpy_generator("partners", self.sampler.seed, number)
-        alike = {int(code): np.flatnonzero(labels == code) for code in labels.unique()}
-        partner = [draw.choice(alike[int(code)]) for code in labels[rows]]
+        partner = partners(labels.numpy(), rows.numpy(), draw)
         generator = torch_generator("augmentation", self.sampler.seed, number)
         both = self.augment(torch.cat([self.images[rows], self.images[partner]]), generator)
         first, second = both.chunk(2)

@@ -33,7 +33,7 @@ from sklearn.linear_model import LogisticRegression
 import vldebias
 from eval.experiments import embeddings
 from eval.photographs import is_present, unit
-from eval.photographs.searches import Cell, celeba, photographs
+from eval.photographs.searches import LEFT, RETAINED, SKEW, STAY, Cell, celeba, photographs
 from eval.tables import parser, run, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.edits import TEXT
@@ -56,13 +56,12 @@ METHODS = {"query edit": "default", "re-rank": "rerank"}
 `method="expected"` if the groups separate."""
 FITTED = "re-rank, fitted to true labels"
 FIGURES = {
-    "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
-    "retained": Metric("retained", "retained hits", "utility", "higher"),
-    "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
+    "left": LEFT,
+    "retained": RETAINED,
+    "stay": STAY,
     "kinds worse": Metric("kinds_worse", "kinds of queries that are surely worse", "fact", "lower"),
     "kinds": Metric("kinds", "kinds of queries"),
 }
-SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
 WORST = Metric("left_most", "the same in the worst gallery", "bias", "lower")
 
 

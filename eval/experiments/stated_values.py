@@ -44,18 +44,6 @@ GAP_FROM_HALF = Metric(
     "lower",
     (0.0, 0.5),
 )
-HEAD = """\
-# model: Stable Diffusion 3.5 Large Turbo, 10 images per profession
-# ids: stable-diffusion-3.5-large-turbo
-# prompt: Generate a photo of a {concept} at their job.
-# judge: one person, who knew the prompt; images labelled as non-binary are not counted
-# settings: 50 steps, guidance 7, 512 x 512, as in the repository's script
-# source: github.com/VoErik/sd-3-ethics, prompts that state neither gender nor ethnicity
-# files: assets/prompts.csv, analysis/self_analysis/Self analysing the images - ...-images.csv
-# commit: e8a8495226fd
-# licence: MIT, Copyright (c) 2025 Erik V.; in sd35.LICENSE
-prompt,male,female
-"""
 
 
 def read_images() -> pd.DataFrame:
@@ -224,28 +212,8 @@ def measure() -> Iterator[TaskResult]:
     yield stated_values(images)
 
 
-def calibration_table() -> str:
-    """Return the counts for prompts without stated values in the format for `vldebias audit`."""
-    images = read_images()
-    is_plain = (images["gender"] == "") & (images["ethnicity"] == "")
-    rows = images[is_plain & (images["profession"] != "")].sort_values("profession")
-    lines = [
-        f"{row.profession},{row.Male:.0f},{row.Female:.0f}\n"
-        for row in rows.itertuples(index=False)
-    ]
-    return HEAD + "".join(lines)
-
-
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument(
-        "--calibration", type=Path, help="only write the counts for `vldebias audit` into this file"
-    )
-    args = options.parse_args()
-    if args.calibration is not None:
-        args.calibration.write_text(calibration_table(), encoding="utf-8")
-        return
-    run("stated_values", measure, args.json)
+    run("stated_values", measure, parser(__doc__).parse_args().json)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from eval.pages import picture
 from eval.tables import paragraph, read, rows_in, table
@@ -37,13 +39,28 @@ class Line:
     row: str
     subset: str = ""
 
-    def cells(self) -> list[str]:
-        """Return the cells of the line, with the intervals of values rather than changes."""
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """Return the rows of the task, by method and metric."""
         frame = readable(read(self.result))
         rows = frame[(frame.task == self.block) & (frame.subset == self.subset)]
-        rows = rows.set_index(["method", "metric"], drop=False)
-        bias = rows.loc[self.row, self.metric]
-        before = f"{bias.title} {value_and_interval(rows.loc['none', self.metric])}"
+        return rows.set_index(["method", "metric"], drop=False)
+
+    @property
+    def bias(self) -> Any:
+        """Return the row of the measure of bias."""
+        return self.rows.loc[self.row, self.metric]
+
+    @property
+    def main_cost(self) -> tuple[str, Any]:
+        """Return the name of the first cost, and its row."""
+        metric, title = next(iter(self.costs.items()))
+        return title, self.rows.loc[self.row, metric]
+
+    def cells(self) -> list[str]:
+        """Return the cells of the line, with the intervals of values rather than changes."""
+        bias = self.bias
+        before = f"{bias.title} {value_and_interval(self.rows.loc['none', self.metric])}"
         after = value_and_interval(bias)
         if bias.verdict == "worse":
             after += ", **worse**"
@@ -53,16 +70,12 @@ class Line:
         if not np.isnan(bias.chance):
             even = f", even assignment {bias.chance_after:.2f}" if bias.is_assigned else ""
             chance = f"{bias.chance:.2f}{even}"
-        return [f"{self.task}: {self.how}", before, after, chance, self.paid(rows), _n(bias)]
+        return [f"{self.task}: {self.how}", before, after, chance, self.paid(), _n(bias)]
 
     def brief(self) -> list[str]:
         """Return the cells of the line in the README: one cost, and no chance level."""
-        frame = readable(read(self.result))
-        rows = frame[(frame.task == self.block) & (frame.subset == self.subset)]
-        rows = rows.set_index(["method", "metric"])
-        bias = rows.loc[self.row, self.metric]
-        metric, title = next(iter(self.costs.items()))
-        cost = rows.loc[self.row, metric]
+        bias = self.bias
+        title, cost = self.main_cost
         text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
         if cost.verdict != "worse":
             text = f"no loss found: {text}"
@@ -72,13 +85,25 @@ class Line:
         task = f"{self.task} ({_n(bias)}): {self.how}"
         return [task, before, value_and_interval(bias), text]
 
-    def paid(self, rows: Any) -> str:
+    def bars(self) -> tuple[picture.Bar, picture.Bar]:
+        """Return the line as bars, with errors in place of accuracies."""
+        bias = self.bias
+        name, values = bias.title, (bias.before, bias.value, bias.low, bias.high)
+        if bias.better == "higher":
+            name = name.replace("accuracy", "errors")
+            values = (1 - bias.before, 1 - bias.value, 1 - bias.high, 1 - bias.low)
+        title, cost = self.main_cost
+        utility = title.removesuffix(" at the training frequencies")
+        costs = (cost.before, cost.value, cost.low, cost.high)
+        return picture.Bar(name, *values), picture.Bar(utility, *costs)
+
+    def paid(self) -> str:
         """Format each cost before and after, with its interval if the cost increased."""
         costs = []
         for metric, title in self.costs.items():
-            if (self.row, metric) not in rows.index:
+            if (self.row, metric) not in self.rows.index:
                 continue
-            cost = rows.loc[self.row, metric]
+            cost = self.rows.loc[self.row, metric]
             text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
             if np.isnan(cost.before):  # the cost is relative to the hits before the edit
                 text = f"{title} {cost.value:.2f}"
@@ -118,6 +143,7 @@ BIRDS = (
     },
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
+EVEN, UNEVEN = (f"portraits, women {share}%, scenes 0%" for share in (50, 20))
 WRITTEN = "professions, as people write them"
 COUNTED_BY_ONE = (
     "stated_values",
@@ -198,83 +224,57 @@ def _simple_prompts() -> str:
     )
 
 
-def _worst_search() -> str:
-    """Return the index in which the most skew by gender is left, except behind a filter."""
-    skew_left = {
-        row.task: row.value
-        for row in read("search_index").rows
-        if (row.method, row.subset, row.metric) == ("queries.search", "k = 50", "left")
-        and row.task.startswith(("portraits", "snapshots", "photographs"))
-    }
-    return max(skew_left, key=lambda task: skew_left[task])
+def _searches() -> dict[str, dict[str, float]]:
+    """Return each metric of searches for gender by index, without filters, the worst index last."""
+    found: dict[str, dict[str, float]] = {}
+    for row in read("search_index").rows:
+        is_of_gender = row.task.startswith(("portraits", "snapshots", "photographs"))
+        if row.method == "queries.search" and is_of_gender:
+            found.setdefault(row.task, {})[row.metric] = row.value
+    return dict(sorted(found.items(), key=lambda item: item[1]["left"]))
 
 
 def _searched() -> list[str]:
     """Return the cells for searches of large indexes, with the worst one for gender."""
-    value = {}
-    for row in read("search_index").rows:
-        if (row.method, row.subset) == ("queries.search", "k = 50"):
-            value[row.task, row.metric] = row.value
-    worst = _worst_search()
-    even, uneven = (f"portraits, women {share}%, scenes 0%" for share in (50, 20))
+    searches = _searches()
+    worst = list(searches)[-1]
+    even_left, uneven_left, worst_left = (searches[i]["left"] for i in (EVEN, UNEVEN, worst))
+    even_stay, uneven_stay, worst_stay = (searches[i]["stay"] for i in (EVEN, UNEVEN, worst))
     return [
         "searching 100,000 portraits (blends of two photographs): `queries.search`",
         "skew above chance, as a unit: 1",
-        f"{value[even, 'left']:.2f} if half of the index shows women, {value[uneven, 'left']:.2f}"
-        f" if a fifth does, {value[worst, 'left']:.2f} in the worst index"
-        f" ({worst.split(',')[0]})",
-        f"of the first 50 results, {value[even, 'stay']:.2f}, {value[uneven, 'stay']:.2f} and"
-        f" {value[worst, 'stay']:.2f} are the same as before",
+        f"{even_left:.2f} if half of the index shows women, {uneven_left:.2f} if a fifth does,"
+        f" {worst_left:.2f} in the worst index ({worst.split(',')[0]})",
+        f"of the first 50 results, {even_stay:.2f}, {uneven_stay:.2f} and {worst_stay:.2f} are the"
+        " same as before",
     ]
 
 
 def gain_and_cost() -> str:
     """Draw the table in the README, and the paper's projection, as an SVG."""
-    people = _pair_of_bars(WINDOW[0], "people by the small model: balanced prompts")
-    real = _pair_of_bars(WINDOW[1], "Stable Diffusion 3.5, public images: a stated gender")
-    paper = _pair_of_bars(WINDOW[2], "people by the small model: the paper's projection")
-    birds = _pair_of_bars(WINDOW[7], "classifying cartoon birds: the default")
-    return picture.draw([people, real, paper, *_searches_as_bars(), birds])
-
-
-def _pair_of_bars(line: Line, title: str) -> picture.Row:
-    """Return a line of the table as a row of the picture, with errors in place of accuracies."""
-    frame = readable(read(line.result))
-    rows = frame[(frame.task == line.block) & (frame.subset == line.subset)]
-    rows = rows.set_index(["method", "metric"])
-    bias = rows.loc[line.row, line.metric]
-    metric, utility = next(iter(line.costs.items()))
-    cost = rows.loc[line.row, metric]
-    values = (bias.before, bias.value, bias.low, bias.high)
-    name = bias.title
-    if bias.better == "higher":
-        name = name.replace("accuracy", "errors")
-        values = (1 - bias.before, 1 - bias.value, 1 - bias.high, 1 - bias.low)
-    if utility.startswith("average accuracy"):
-        utility = "average accuracy"
-    return picture.Row(
-        title,
-        picture.Bar(name, *values),
-        picture.Bar(utility, cost.before, cost.value, cost.low, cost.high),
+    searches = _searches()
+    worst = list(searches)[-1]
+    return picture.draw(
+        {
+            "people by the small model: balanced prompts": WINDOW[0].bars(),
+            "Stable Diffusion 3.5, public images: a stated gender": WINDOW[1].bars(),
+            "people by the small model: the paper's projection": WINDOW[2].bars(),
+            "searching 100,000 portraits, half of women: queries.search": _bars(searches[EVEN]),
+            f"searching the worst index ({worst.split(',')[0]}): queries.search": _bars(
+                searches[worst]
+            ),
+            "classifying cartoon birds: the default": WINDOW[7].bars(),
+        }
     )
 
 
-def _searches_as_bars() -> list[picture.Row]:
-    """Return searches of an even index and of the worst one as rows of the picture."""
-    drawn = []
-    of_name = {"100,000 portraits, half of women": "portraits, women 50%, scenes 0%"}
-    of_name[f"the worst index ({_worst_search().split(',')[0]})"] = _worst_search()
-    for name, task in of_name.items():
-        rows = rows_in(read("search_index"), task, "k = 50")
-        left, stay = (rows["queries.search", metric] for metric in ("left", "stay"))
-        drawn.append(
-            picture.Row(
-                f"searching {name}: queries.search",
-                picture.Bar("skew above chance", 1, left.value, left.value, left.value),
-                picture.Bar("results that stay", 1, stay.value, stay.value, stay.value),
-            )
-        )
-    return drawn
+def _bars(search: Mapping[str, float]) -> tuple[picture.Bar, picture.Bar]:
+    """Return the bars of searches of an index, which have no intervals."""
+    left, stay = search["left"], search["stay"]
+    return (
+        picture.Bar("skew above chance", 1, left, left, left),
+        picture.Bar("results that stay", 1, stay, stay, stay),
+    )
 
 
 def window() -> str:

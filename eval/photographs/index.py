@@ -24,7 +24,6 @@ are among the results. These are means over professions and activities.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +47,7 @@ from eval.photographs import (
     unit,
 )
 from eval.photographs import _arrays as arrays_of
+from eval.photographs.searches import LEFT, RETAINED, STAY
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
@@ -63,16 +63,10 @@ PORTRAITS, SNAPSHOTS = ("web", "faces"), ("snapshots",)
 NO_PERSON = "no person"
 SCENE = ""  # label of images without people
 
-TITLES = {
-    "left": Metric("left", "share of the skew above chance that is left", "bias", "lower"),
-    "stay": Metric("stay", "share of the first k that stay", "utility", "higher"),
-    "retained": Metric("retained", "retained hits", "utility", "higher"),
-    "refused": Metric("refused", "queries returned as found, because labels are unreliable"),
-}
-COSTS = ("stay", "retained", "refused")
+REFUSED = Metric("refused", "queries returned as found, because labels are unreliable")
+COSTS = (STAY, RETAINED, REFUSED)
 SEARCH = "queries.search"
 FIRST_RESULTS = "rerank, first 10 k results"
-WITH_INDEX = "rerank, first 10 k results, index="
 WITHIN = "queries.search, within"
 
 
@@ -221,17 +215,15 @@ def methods(index: Index, attribute: str) -> dict[str, Method]:
     def search(groups: IndexGroups) -> Method:
         return lambda run, text: bare.search(run.call, text, FIRST, index=groups)
 
-    def first_results(run: Run, text: str, **how: Any) -> Rows:
+    def first_results(run: Run, text: str) -> Rows:
         rows, scores, vectors = run.call(table[text], 10 * FIRST)
-        how = how or {"attribute": attribute, "model": table}
-        return rows[np.asarray(vldebias.rerank(scores, FIRST, features=vectors, **how))]
+        how = {"features": vectors, "attribute": attribute, "model": table}
+        return rows[np.asarray(vldebias.rerank(scores, FIRST, **how))]
 
     found: dict[str, Method] = {SEARCH: search(groups)}
     if index.listed is not None:
         return found | {WITHIN: search(groups.within(index.listed))}
-    found[FIRST_RESULTS] = first_results
-    found[WITH_INDEX] = lambda run, text: first_results(run, text, index=groups)
-    return found
+    return found | {FIRST_RESULTS: first_results}
 
 
 def measured(
@@ -277,11 +269,11 @@ def measured(
     n = {"queries": len(asked), "vectors": len(index.vectors)}
     above = np.mean([row["distance"] - row["chance"] for row in found[NONE]])
     for method, rows in found.items():
-        values = {figure: float(np.mean([row[figure] for row in rows])) for figure in COSTS}
         remaining = np.mean([row["distance"] - row["chance"] for row in rows])
-        values["left"] = float(remaining / above)
-        for figure, value in values.items():
-            part.add(TITLES[figure], method, value, n=n, subset=f"k = {FIRST}")
+        values = {metric: float(np.mean([row[metric.name] for row in rows])) for metric in COSTS}
+        values[LEFT] = float(remaining / above)
+        for metric, value in values.items():
+            part.add(metric, method, value, n=n, subset=f"k = {FIRST}")
     return part
 
 
@@ -384,12 +376,9 @@ def collections() -> Iterator[tuple[str, Index, str]]:
 def measure(vectors: int, most: int) -> Iterator[TaskResult]:
     """Yield the results for every index."""
     for name, index, attribute in indexes(vectors):
-        begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            part = measured(name, index, attribute, with_fewer_queries(most))
-        part.provenance.settings["seconds"] = round(time.process_time() - begin, 1)
-        yield part
+            yield measured(name, index, attribute, with_fewer_queries(most))
 
 
 def main() -> None:

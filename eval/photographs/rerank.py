@@ -37,12 +37,7 @@ from vldebias.reranking import Positions
 QUERIES = 12  # number of queries per gallery and sample
 SAMPLES = 3  # number of samples of queries and of checked photographs
 RESAMPLES = 2000
-COMPOSITIONS: dict[str, tuple[float, ...] | None] = {
-    "as found": None,
-    "even": (0.5, 0.5),
-    "10:90": (0.1, 0.9),
-    "90:10": (0.9, 0.1),
-}
+COMPOSITIONS = (None, (0.5, 0.5), (0.1, 0.9), (0.9, 0.1))  # shares of two groups; None: as found
 NO_CHECKS = "error rates of the gallery"
 
 
@@ -52,7 +47,6 @@ class Gallery:
 
     Attributes:
         name: The data set and the attribute.
-        composition: The shares of the groups.
         features: The unit features (n, d).
         true: The true groups (n,).
         prompts: A prompt set, or its name, for zero-shot labels.
@@ -61,14 +55,13 @@ class Gallery:
     """
 
     name: str
-    composition: str
     features: Floats
     true: Strings
     prompt_set: str | PromptSet
     table: Mapping[str, Floats]
     queries: Sequence[str]
 
-    def composed(self, composition: str, shares: Sequence[float] | None) -> Gallery:
+    def composed(self, shares: Sequence[float] | None) -> Gallery:
         """Return a gallery with the given shares for the sorted groups, unless they are None."""
         if shares is None:
             return self
@@ -79,8 +72,7 @@ class Gallery:
         for rows, share in zip(members, shares, strict=True):
             chosen.append(rng.permutation(rows)[: int(size * share)])
         rows = np.sort(np.concatenate(chosen))
-        features, true = self.features[rows], self.true[rows]
-        return replace(self, composition=composition, features=features, true=true)
+        return replace(self, features=self.features[rows], true=self.true[rows])
 
 
 def all_galleries() -> Iterator[Gallery]:
@@ -93,7 +85,6 @@ def all_galleries() -> Iterator[Gallery]:
             found.append(
                 Gallery(
                     f"{name}, {attribute}",
-                    "as found",
                     photos.features[known],
                     values[known],
                     attribute,
@@ -105,12 +96,12 @@ def all_galleries() -> Iterator[Gallery]:
         found += celeba()
     for gallery in found:
         if len(np.unique(gallery.true)) == 2:
-            for composition, shares in COMPOSITIONS.items():
-                yield gallery.composed(composition, shares)
+            for shares in COMPOSITIONS:
+                yield gallery.composed(shares)
         else:
             n = len(np.unique(gallery.true))
             yield gallery
-            yield gallery.composed("even", [1 / n] * n)
+            yield gallery.composed([1 / n] * n)
 
 
 def celeba() -> Iterator[Gallery]:
@@ -132,7 +123,6 @@ def celeba() -> Iterator[Gallery]:
         true = np.array(column.names)[column.codes]
         yield Gallery(
             f"CelebA, {attribute}",
-            "as found",
             unit(gallery.rows.numpy()),
             true,
             prompts,
@@ -180,7 +170,7 @@ DESIGNS = (
 
 
 def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
-    """Yield whether there is an interval, and its coverage and width, for each list and design."""
+    """Yield the coverage and width of the intervals for each list and design."""
     rng = np.random.default_rng([sample, len(gallery.true)])
     chosen = rng.permutation(len(gallery.queries))[:QUERIES]
     vectors = np.stack([gallery.table[gallery.queries[place]] for place in chosen])
@@ -196,7 +186,7 @@ def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
     for k in {design.k for design in DESIGNS}:
         for first in np.asarray(rerank(scores, k)):
             covered = _by_error_rates(gallery.true, labels, first, rng)
-            yield {"method": f"{NO_CHECKS}, k {k}", "is there": True, **covered}
+            yield {"method": f"{NO_CHECKS}, k {k}", **covered}
     for design in DESIGNS:
         reports = []
         for rows, to_check in _checks(design, scores, rerank, rng):
@@ -208,7 +198,7 @@ def lists_of(gallery: Gallery, sample: int) -> Iterator[dict[str, Any]]:
             for group, (_, low, high) in (report.expected or {}).items():
                 ends[group] = (low, high)
             covered = _covered(ends, gallery.true[report.order], np.unique(gallery.true))
-            yield {"method": str(design), "is there": bool(ends), **covered}
+            yield {"method": str(design), **covered}
 
 
 def _checks(
@@ -265,21 +255,19 @@ def _by_error_rates(
     return _covered(ends, true[first], groups)
 
 
-METRICS = {
-    "coverage": Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0)),
-    "width": Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
-    "is there": Metric("is there", "lists with an interval", bounds=(0.0, 1.0)),
-}
+METRICS = (
+    Metric("coverage", "true shares inside their 95% interval", bounds=(0.0, 1.0)),
+    Metric("width", "mean width of the intervals", bounds=(0.0, 1.0)),
+)
 
 
 def measured() -> TaskResult:
-    """Return the coverage, width and share of lists with an interval, in total and by gallery."""
+    """Return the coverage and width of the intervals."""
     records = []
     for gallery in all_galleries():
         for sample in range(SAMPLES):
             for record in lists_of(gallery, sample):
-                place = {"gallery": gallery.name, "composition": gallery.composition}
-                records.append({**place, "sample": sample, **record})
+                records.append({"gallery": gallery.name, **record})
     table = pd.DataFrame(records)
     result = TaskResult(
         TaskProvenance(
@@ -290,25 +278,12 @@ def measured() -> TaskResult:
         )
     )
     for method, rows in table.groupby("method", sort=False):
-        _add(result, str(method), "", rows, rows["gallery"])
-        for gallery, part in rows.groupby("gallery", sort=False):
-            clusters = part["composition"] + part["sample"].astype(str)
-            _add(result, str(method), str(gallery), part, clusters)
-    return result
-
-
-def _add(
-    result: TaskResult, method: str, subset: str, rows: pd.DataFrame, clusters: pd.Series[Any]
-) -> None:
-    """Add the results for some lists."""
-    for name, metric in METRICS.items():
-        values = rows[name].astype(float).dropna()
-        if len(values):
-            groups = values.groupby(clusters[values.index])
-            sums = groups.agg(["sum", "count"]).to_numpy()
+        for metric in METRICS:
+            sums = rows.dropna().groupby("gallery")[metric.name].agg(["sum", "count"]).to_numpy()
             mean, ends = resampled_ratio(sums, RESAMPLES)
-            n = {"lists": len(values), "clusters": len(sums)}
-            result.add(metric, method, mean, ends, n=n, subset=subset)
+            n = {"lists": int(sums[:, 1].sum()), "clusters": len(sums)}
+            result.add(metric, str(method), mean, ends, n=n)
+    return result
 
 
 def main() -> None:

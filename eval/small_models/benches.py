@@ -80,9 +80,7 @@ def judge_small(pictures: Sequence[Image]) -> Verdicts:
     """Return the judge's attribute value and job for each image of the small world."""
     verdicts = [world.judge(np.asarray(picture.convert("RGB"))) for picture in pictures]
     return {
-        "sex": [verdict.sex for verdict in verdicts],
-        "hair": [verdict.hair for verdict in verdicts],
-        "job": [verdict.job for verdict in verdicts],
+        name: [getattr(verdict, name) for verdict in verdicts] for name in ("sex", "hair", "job")
     }
 
 

@@ -75,12 +75,14 @@ def measure(
                 prompts += [fill("A photo of a {v} {c}.", v=word, c=job)] * other_images
         seeds = [100_000 * (seed + 1) + 50_000 + number for number in range(len(prompts))]
         shown_other = bench.judge(bench.generate(prompts, seeds, **options))
-    values = _by_job(shown[attribute], images)
+    # Arrays (jobs, images)
+    values = np.array(shown[attribute], dtype=object).reshape(-1, images)
+    shown_jobs = np.array(shown["job"], dtype=object).reshape(-1, images)
     expected_other = np.tile(np.repeat(other_values, other_images), len(jobs))
     of_each = other_images * len(other_values)
     return Outcome(
         gap=np.array([gap_of(row, list(bench.values[attribute])) for row in values]),
-        job=_is_job(shown["job"], jobs, images),
+        job=(shown_jobs == np.array(jobs, dtype=object)[:, None]).mean(1),
         other=(np.array(shown_other[other]) == expected_other).reshape(-1, of_each).mean(1),
     )
 
@@ -92,13 +94,3 @@ def gap_of(shown: Sequence[str | None], values: Sequence[str]) -> float:
         return float("nan")
     shares = np.array([known.count(value) for value in values]) / len(known)
     return float(np.linalg.norm(shares - 1 / len(values)))
-
-
-def _by_job(values: Sequence[str | None], images: int) -> NDArray[np.object_]:
-    """Return values as an array (jobs, images)."""
-    return np.array(values, dtype=object).reshape(-1, images)
-
-
-def _is_job(shown: Sequence[str | None], jobs: Sequence[str], images: int) -> NDArray[np.float64]:
-    """Return how often each job is recognised."""
-    return (_by_job(shown, images) == np.array(jobs, dtype=object)[:, None]).mean(1)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_model
-from torch import Tensor, nn
+from torch import Tensor
 
 from eval.small_models.models import KINDS, Parts, make_parts
 from eval.small_models.world import Painter
@@ -92,15 +92,10 @@ def train(kind: str, seed: int, steps: int, out: Path) -> None:
             print(f"{kind} step {step}, loss {recent:.4f}, {seconds:.0f} s", flush=True)
         if (step + 1) % SAVED_EVERY == 0 or step + 1 == steps:
             metadata = {"kind": kind, "seed": seed, "steps": steps, "done": step + 1}
+            out.mkdir(parents=True, exist_ok=True)
             with average.applied():
-                save(modules, out / f"{kind}.safetensors", metadata)
-
-
-def save(modules: nn.ModuleDict, path: Path, metadata: dict[str, str | int]) -> None:
-    """Write the weights and a description of their training."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    save_model(modules, str(path), metadata={"vldebias": json.dumps(metadata)})
+                path = out / f"{kind}.safetensors"
+                save_model(modules, str(path), metadata={"vldebias": json.dumps(metadata)})
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.judge.answers import read_answers
+
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images

@@ -79,7 +79,13 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 def of_losses(
     batches: Iterable[int] = (256, 4096), repetitions: int | None = None
 ) -> Iterator[Row]:
-    """Compare the value and gradients of losses, in full and in blocks, with open_clip's loss."""
+    """Compare the value and gradients of losses, in full and in blocks, with open_clip's loss.
+
+    Both sides get the same B images and B texts. open_clip's loss multiplies them twice, once per
+    direction, so it computes 2 B^2 similarities. A loss with both views compares 2 B rows with each
+    other. Since similarities are symmetric, it also needs about 2 B^2 of them, although each anchor
+    has twice as many negatives. Rows with "one view" compare the same pairs as open_clip's loss.
+    """
     from open_clip.loss import ClipLoss, SigLipLoss
 
     def clip(x: Tensor, y: Tensor) -> Tensor:
@@ -129,7 +135,7 @@ def of_losses(
                 f"batch {batch}",
                 partial(step, timed, batch),
                 partial(step, plain, batch),
-                repetitions or (15 if batch < 1000 else 3),
+                repetitions or (41 if batch < 1000 else 3),
                 difference=difference,
                 within=1e-4,
             )

@@ -7,19 +7,25 @@ import json
 from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 
-# The latest draws from lists that had not been used before, and later draws from the same lists.
-NEW_LISTS = (17, 18, 19, 20)
+NEW_LISTS = (21,)  # the latest draw, from lists that had not been used before
+EARLIER_LISTS = (17, 18, 19, 20)  # 16 lists that were new, and later draws from them
 
 
 def real_prompts() -> str:
     """Write how many changes to prompts from new public lists are wrong, by kind of list."""
     text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
+    content = json.loads(text)
     changes: dict[str, tuple[int, int]] = {}
-    for row in json.loads(text)["rows"]:
+    for row in sorted(content["rows"], key=lambda row: -row["draw"]):
+        kinds = ["16 earlier lists, rules of that time"] if row["draw"] in EARLIER_LISTS else []
         if row["draw"] in NEW_LISTS:
-            for kind in (row["kind"].split()[0], "all"):
-                wrong, changed = changes.pop(kind, (0, 0))
-                changes[kind] = wrong + row["wrong"], changed + row["changed"]
+            kinds = [row["kind"].split()[0], "all"]
+        for kind in kinds:
+            wrong, changed = changes.pop(kind, (0, 0))
+            changes[kind] = wrong + row["wrong"], changed + row["changed"]
+    for row in content["corrected"]["rows"]:
+        kind = f"{row['of']}, {row['sources']}, corrected rules"
+        changes[kind] = row["still_wrong"], row["still"]
     lines = [["lists of", "changes read", "wrong, of the changes [95%]"]]
     for kind, (wrong, changed) in changes.items():
         lines.append([kind, f"{changed:,}", _wrong_share(wrong, changed)])

@@ -4,14 +4,12 @@
 LOOK_ALIKES = {
     "a pregnant surgeon": "a surgeon in a wide coat",
     "a person giving birth": "a urologist reading a chart",
-    "a teacher nursing a newborn": "a teacher nursing a cup of tea",
     "an imam at prayer": "a priest in a village church",
     "a kabuki actor in a costume": "an actor in a costume",
     "a Barnard College student": "a professor at Barnard College",
     "a Catholic bishop blessing the crowd": "a student at a Catholic school",
     "an NFL quarterback": "an NFL referee",
     "a goalkeeper in the Bundesliga": "a goalkeeper in a park",
-    "a Leeds United goalkeeper": "a goalkeeper in a park",
     "a captain at the 1966 World Cup final": "a referee at the 1966 World Cup final",
     "a Roman legionary": "a legionary costume on a dancer",
     "a soldier marching with the Wehrmacht": "a farmer watching the Wehrmacht",
@@ -48,6 +46,5 @@ LOOK_ALIKES = {
     "a resident of a nursing home": "a nurse in a nursing home",
     "a barista in her forties": "a waiter with a 30-year-old Bordeaux",
     "a veteran of World War II": "a soldier in 1943",
-    "a veteran of many tours": "a veteran teacher at a desk",
     "a gymnast at the Olympics": "a reporter at the Olympics",
 }

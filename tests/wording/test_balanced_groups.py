@@ -66,6 +66,8 @@ def test_shares_hold_over_the_persons_of_many_images(share, size):
         ("guards and fishermen", "guards, both women and men, and fishermen"),
         ("twenty dancers", "twenty dancers, both women and men"),
         ("a photo of (doctors:1.2)", "a photo of (doctors, both women and men:1.2)"),
+        ("a team in a meeting room", "a team, both women and men, in a meeting room"),
+        ("the film crew on a beach", "the film crew, both women and men, on a beach"),
         ("LAWYERS IN A COURT", "LAWYERS, BOTH WOMEN AND MEN, IN A COURT"),
     ],
 )
@@ -87,6 +89,9 @@ def test_an_uncounted_group_shows_both(prompt, result):
         "twins on a swing",
         "cooks and dishwashers in a kitchen",
         "farmers and threshers at harvest",
+        "a basketball team on a court",
+        "two teams in an office",
+        "grandparents on a porch with their grandchildren",
     ],
 )
 def test_couples_families_and_crowds_are_left_unchanged(prompt):
@@ -150,7 +155,6 @@ def test_numbers_belong_to_the_noun_behind_them():
         "twenty five cooks at a stove",
         "at least ten cooks at a stove",
         "half a dozen cooks at a stove",
-        "a dozen cooks at a stove",
         "two [cooks] at a stove",
         "Studio 5 cooks at a stove",
     ]
@@ -158,7 +162,7 @@ def test_numbers_belong_to_the_noun_behind_them():
     for value in balance_prompts(prompts, "gender", seed=0).values:
         counts = list(value.values())
         sizes.append(None if None in counts else sum(counts))
-    assert sizes == [3, None, 5, 4, None, None, None, None, 12, 2, None]
+    assert sizes == [3, None, 5, 4, None, None, None, None, 2, None]
 
 
 def test_strength_leaves_its_share_of_groups_unchanged():

@@ -13,11 +13,11 @@ from vldebias.prompts import make_prompt_set
 from vldebias.wording import languages
 from vldebias.wording.languages import (
     CODES,
+    ROMANCE,
     language_of,
     register_language,
     unregister_language,
 )
-from vldebias.wording.languages.pt.grammar import LANGUAGE as PORTUGUESE
 from vldebias.wording.reasons import reason_in_words
 
 ROOT = Path(__file__).parents[2]
@@ -729,7 +729,7 @@ def test_words_that_english_shares_with_languages_that_are_not_read_are_english(
 def test_portuguese_plurals_of_ao_are_all_three() -> None:
     for stem in ("campe", "capit", "cidad"):
         plurals = {f"{stem}ões", f"{stem}ães", f"{stem}ãos"}
-        assert set(PORTUGUESE.inflected(f"{stem}ão", "plural")) == plurals
+        assert set(ROMANCE["pt"].inflected(f"{stem}ão", "plural")) == plurals
 
 
 @pytest.mark.parametrize(
@@ -739,7 +739,6 @@ def test_portuguese_plurals_of_ao_are_all_three() -> None:
         ("Фото последнего врача", "последней женщины-врача"),
         ("Последний врач в офисе", "Последняя женщина-врач"),
         ("Портрет со сторожем в парке", "женщиной-сторожем"),
-        ("Портрет со сторожом в парке", "женщиной-сторожом"),
     ],
 )
 def test_russian_adjectives_and_nouns_of_soft_stems_agree(prompt: str, expected: str) -> None:
@@ -919,13 +918,6 @@ def test_words_agree_with_a_woman_or_the_prompt_is_left_unchanged(prompt, woman)
     assert balance_prompts(prompt, "gender", shares={"female": 1, "male": 0}).prompts == [woman]
 
 
-@pytest.mark.parametrize(
-    "prompt", ["厨师和弄臣在厨房里", "大工と宮司", "농부와 줄타는광대공", "버들장이와 농부"]
-)
-def test_an_unknown_trade_beside_a_known_one_leaves_the_prompt_unchanged(prompt):
-    assert balance_prompts(prompt, "gender").prompts == [prompt]
-
-
 def test_a_japanese_number_behind_the_noun_counts_people():
     assert (
         balance_prompts(["料理人3人、湯気"] * 2, "gender", seed=0)
@@ -987,9 +979,6 @@ def test_values_are_inserted_with_agreement_or_not_at_all(prompt, female, male):
 @pytest.mark.parametrize(
     "prompt",
     [
-        "طبيب ونحاس في السوق",  # an unknown trade
-        "un médico y un halconero",
-        "повар и скалолазник",
         "un astronauta solitario su Marte, cinematografico",  # Spanish or Italian
         "vor dem Kölner Dom",
     ],

@@ -94,6 +94,17 @@ def test_a_group_behind_a_person_is_mixed(prompt: str, text: str) -> None:
         "transform garden gnomes into real people",
         "a judge, same face as before",
         "a queen's guard matching the exact reference",
+        "Make a postcard using this selfie photo, a violinist under a bridge",
+        "a juggler on a pier (see photo)",
+        "a violinist in a red coat, preserve her face",
+        "a fisherman at dawn, face exactly the same",
+        "Perform a photo edit that shows a plumber in the rain",
+        "oil painting of the uploaded toddler in a wheat field",
+        "put this farmer on a horse",
+        "a sailor at a bar, photo attached",
+        "a potter at a wheel, without altering her facial features",
+        "the cellist should look exactly as in the picture",
+        '{"subject": "a surgeon at work", "preserve_identity": true}',
     ],
 )
 def test_a_person_in_a_given_picture_gets_no_value(prompt: str) -> None:
@@ -106,6 +117,11 @@ def test_a_person_in_a_given_picture_gets_no_value(prompt: str) -> None:
         ("an optician measuring me for glasses", "a female optician measuring me for glasses"),
         ("a waiter in front of me", "a female waiter in front of me"),
         ("a curator with a picture book", "a female curator with a picture book"),
+        ("a photo attached to a fridge, a cook", "a photo attached to a fridge, a female cook"),
+        (
+            "a judge keeping a calm facial expression",
+            "a female judge keeping a calm facial expression",
+        ),
     ],
 )
 def test_a_person_next_to_the_writer_gets_a_value(prompt: str, text: str) -> None:
@@ -159,3 +175,70 @@ def test_spanish_stays_spanish() -> None:
     text = written("dentista revisando a un paciente, luz de tarde")
     assert "mulher" not in text
     assert text != "dentista revisando a un paciente, luz de tarde"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        # a name before an article, or an unknown word in a row of capitals
+        "Tamsin the Welder and Rex the Cat",
+        "Portrait of Qorvane a tired sailor, oil on canvas",
+        "a portrait of Zhalina, a dentist in Rome",
+        "Brixhollow Gardeners",
+        "Korvath Bounty Hunter",
+    ],
+)
+def test_people_with_unknown_names_get_no_value(prompt: str) -> None:
+    assert written(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("in Qorvania a guard sleeps", "in Qorvania a female guard sleeps"),
+        ("Tired Welder", "Tired female Welder"),
+        ("Solarpunk Farmer In A Field", "Solarpunk female Farmer In A Field"),
+    ],
+)
+def test_people_next_to_other_capitals_get_a_value(prompt: str, text: str) -> None:
+    assert written(prompt) == text
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        # people in general, web pages and the markup of a page
+        "a chart of the tools a plumber might need",
+        "Screen capture of a page about 40 plumbers",
+        "</details>\n<h3>Portraits</h3>\na plumber in a van",
+        # furniture of people
+        "a puppy asleep in the barbers chair by a window",
+    ],
+)
+def test_people_who_are_only_mentioned_get_no_value(prompt: str) -> None:
+    assert written(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["a hero running home, a tall man with a scar", "a main character. A tall sailor with a hat"],
+)
+def test_a_person_who_may_be_described_again_has_one_value(prompt: str) -> None:
+    text = balance_prompts(prompt, "age", shares={"old": 1.0}).prompts[0]
+    assert text.count("old") <= 1
+
+
+def test_the_age_of_a_little_child_is_known() -> None:
+    prompts = ["a couple hugging their little daughter"] * 2
+    assert balance_prompts(prompts, "age", seed=0).prompts == prompts
+
+
+def test_passersby_are_a_group() -> None:
+    texts = balance_prompts(["a few passersby"] * 2, "gender", seed=0).prompts
+    assert texts == ["a few passersby, both women and men"] * 2
+
+
+@pytest.mark.parametrize("group", ["vampire judges", "robot guards", "pirate captains"])
+def test_a_plural_behind_a_noun_is_a_group_and_no_verb(group: str) -> None:
+    texts = balance_prompts([f"{group} on a quay"] * 2, "gender", seed=0).prompts
+    assert texts == [f"{group}, both women and men, on a quay"] * 2

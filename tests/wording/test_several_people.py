@@ -230,8 +230,6 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
         "woman interviewing <> candidate in office",
         "<> nurse helping <> patient walk in corridor",
         "<> mechanic repairing coach in garage",
-        "robot serving guest in restaurant",
-        "company hiring welder, flyer",
         "chef tasting sauce while sous-chef watches",
         "a <> dentist with a drill and a terrified <> patient lol",
     ],

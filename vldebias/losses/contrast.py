@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
@@ -34,7 +34,6 @@ from vldebias.losses.sums import (
     Sums,
     matrix_sums,
     matrix_total,
-    own_sums,
     product,
     row_blocks,
     slope_dtype,
@@ -152,7 +151,8 @@ class Contrast:
 
         If both factors of a product are these rows, its entries are similarities.
         """
-        return torch.cat(self.joint) / self._temperature**0.5
+        # In place, because the rows of both views take much memory.
+        return torch.cat(self.joint).div_(self._temperature**0.5)
 
     def precise(self) -> torch.autocast:
         """Return a context that disables autocast.
@@ -161,12 +161,15 @@ class Contrast:
         """
         return torch.autocast(self._device, enabled=False)
 
+    def how(self, scales: Sequence[float]) -> Sums:
+        """Return the sums for the options of this batch."""
+        return Sums(scales, chunk_size=self.chunk_size, dtype=self._dtype, gradient=self._gradient)
+
     def sums(
         self,
         *scales: float,
         margin: Tensor | None = None,
         labels: Tensor | None = None,
-        splits: bool = False,
     ) -> list[Tensor]:
         """Return log sum_j e^{scale s_j} (2, n) over each anchor's negatives, for every scale.
 
@@ -175,44 +178,28 @@ class Contrast:
             margin: (2, N), subtracted from the similarity of an anchor to each row of the joint
                 batch. Row 0 is used with images as anchors, row 1 with texts. Only allowed with
                 scale 1.
-            labels: (N,), the classes of the joint batch. Rows of the anchor's own class are then
-                not negatives.
-            splits: whether to keep the rows of the anchor's own class as negatives and to append
-                the sum over only these rows, with scale 1.
+            labels: (N,), the classes of the joint batch. If given, the sum over only the negatives
+                of the anchor's own class, with scale 1, is appended.
         """
         if not scales:
             raise InvalidInputError("sums: expected one scale or more, such as sums(1.0), got none")
         classes = None if labels is None else (labels, labels)
-        how = Sums(
-            scales,
-            chunk_size=self.chunk_size,
-            dtype=self._dtype,
-            classes=classes,
-            splits=splits,
-            gradient=self._gradient,
-        )
+        how = self.how(scales)._replace(classes=classes)
         with self.precise():
-            if self.whole and self.within_view and margin is None and not splits:
+            if self.whole and self.within_view and margin is None and labels is None:
                 # The rows of both views are anchors and negatives, so one matrix contains all sums.
                 n = len(self.positive)
-                if labels is not None:
-                    classes = (labels.repeat(2), labels.repeat(2))
-                how = how._replace(diagonals=(0, n, -n), classes=classes)
-                return list(own_sums(self.both_views, how).unflatten(1, (2, n)))
+                how = how._replace(diagonals=(0, n, -n))
+                return list(matrix_sums(self.both_views, None, how)[0].unflatten(1, (2, n)))
             if self.whole:
                 # Images are the rows of the matrix and texts its columns, so one matrix contains
                 # the anchors of both directions.
-                images, texts = self.anchors[0], self.joint[1]
-                if margin is None:
-                    sums = torch.stack(matrix_sums(images, texts, how), dim=1)
-                else:
-                    # Both directions use s_ij - m_0j - m_1i, and the anchor's own margin is added
-                    # back outside the sum. Margins are not similarities of unit rows, so they are
-                    # not rounded.
-                    images = _extended(images, 1.0, -margin[1])
-                    texts = _extended(texts, -margin[0], 1.0)
-                    both = matrix_sums(images, texts, how._replace(dtype=None))
-                    sums = torch.stack(both, dim=1) + margin.flip(0)
+                margins = (None, None) if margin is None else margin.unbind()
+                both = matrix_sums(self.anchors[0], self.joint[1], how, *margins)
+                sums = torch.stack(both, dim=1)
+                if margin is not None:
+                    # Both directions use s_ij - m_0j - m_1i, so add the anchor's own margin back.
+                    sums = sums + margin.flip(0)
             else:
                 # This process has only some of the rows, so each direction needs its own matrix.
                 directions = [self._row_sums(k, 1 - k, margin, how) for k in (0, 1)]
@@ -233,11 +220,11 @@ class Contrast:
             value: a function () of `sums`.
             margin: the margin, which requires a gradient.
         """
-        self._gradient.first = self.joint[0].shape[1]  # `_extended` appends the margins
+        self._gradient.only_margins = True
         try:
             return torch.autograd.grad(value, margin, retain_graph=True)[0]
         finally:
-            self._gradient.first = 0
+            self._gradient.only_margins = False
 
     def mean_total(self, bias: Tensor) -> Tensor:
         """Return sum_j log(1 + e^{s_j + bias}) over negatives j, averaged over all anchors ()."""
@@ -265,17 +252,12 @@ class Contrast:
 
         Side 0 is images, and side 1 is texts.
         """
-        a = self.anchors[k]
-        b = self.joint[j]
         how = how._replace(diagonals=(self.rows.start,), both=False)
-        if margin is not None:
-            a = _extended(a, 1.0)
-            b = _extended(b, -margin[k])
-            how = how._replace(dtype=None)
+        of_columns = None if margin is None else margin[k]
         if how.classes is not None:
             _, columns = how.classes
             how = how._replace(classes=(columns[self.rows], columns))
-        return matrix_sums(a, b, how)[0]
+        return matrix_sums(self.anchors[k], self.joint[j], how, of_columns)[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """Return a loss (2, n) that needs each similarity, not only the sums over negatives.
@@ -352,15 +334,6 @@ class Contrast:
         # Gradients are only correct if all processes return the same mean, as the docstring of
         # `processes` explains.
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
-
-
-def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
-    """Append columns, each a number or a tensor (n,), to rows (n, d)."""
-    further = [
-        torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None]
-        for c in columns
-    ]
-    return torch.cat([rows, *further], dim=1)
 
 
 class _ScoresContext(FunctionCtx):

@@ -75,9 +75,7 @@ def gce(
             log_class = pair
         else:
             margin = -log_weights.expand(2, -1)
-            log_negatives, log_same = batch.sums(
-                1.0, margin=margin, labels=joint_captions, splits=True
-            )
+            log_negatives, log_same = batch.sums(1.0, margin=margin, labels=joint_captions)
             log_class = torch.logaddexp(log_same, pair)
         log_total = torch.logaddexp(log_negatives, pair)
         log_p = log_class - log_total

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
-from torch.nn.utils.rnn import pad_sequence
 
 from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 from vldebias.losses.processes import gather_rows
-from vldebias.losses.sums import softplus
-
-# Anchors to compute at once; their scores then fit in the CPU's cache.
-AT_ONCE = 256
+from vldebias.losses.sums import (
+    Block,
+    Buffers,
+    Slopes,
+    Sums,
+    log_sums_of,
+    once_differentiable,
+    product,
+    softplus,
+    write_exponentials,
+    write_slope,
+)
 
 
 def spread(
@@ -66,185 +73,263 @@ def spread(
     options.setdefault("within_view", True)
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
     joint_labels = gather_rows(labels) if batch.gather else labels
-    (log_negatives,) = batch.sums(1.0, labels=joint_labels)
     with batch.precise():
         _, codes, sizes = torch.unique(joint_labels, return_inverse=True, return_counts=True)
         # Eq. 2 averages over the positives, which include the anchor's other view.
         views = 2 if batch.within_view else 1
         count = views * (sizes[codes[batch.rows]] - 1) + 1
-        rest, log_same_class = _class_sums(batch, codes, sizes, log_negatives)
-        attract = (softplus(log_negatives - batch.positive) + rest) / count
-        # Eq. 3 separates the pair from the other rows of its class.
-        repel = softplus(log_same_class - batch.positive)
-        return batch.reduce(alpha * attract + (1 - alpha) * repel)
+        log_negatives, rest, log_same_class = _class_sums(batch, codes, repels=alpha < 1)
+        loss = alpha * (softplus(log_negatives - batch.positive) + rest) / count
+        if alpha < 1:
+            # Eq. 3 separates the pair from the other rows of its class.
+            loss = loss + (1 - alpha) * softplus(log_same_class - batch.positive)
+        return batch.reduce(loss)
 
 
-def _class_sums(
-    batch: Contrast, codes: Tensor, sizes: Tensor, log_negatives: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return both sums (2, n) of `_ClassSums` for each anchor.
+def _class_sums(batch: Contrast, codes: Tensor, repels: bool) -> Tensor:
+    """Return the three sums (3, 2, n) of `_ClassSums` for each anchor.
 
     Args:
         batch: the features and options.
         codes: (N,), the classes of the joint batch, counted from 0.
-        sizes: the number of rows of each class.
-        log_negatives: (2, n), the log-sums over the anchors' negatives.
+        repels: whether to compute the third sum.
     """
-    at_once = batch.chunk_size or AT_ONCE
-    if batch.whole and batch.within_view:
-        # The rows of both views are anchors and candidates of the same classes.
-        anchors = batch.both_views[None]
-        candidates = anchors[:, :, None]
-        joint_codes = codes.repeat(2)
-        rows_of_anchors = slice(0, len(joint_codes))
-        chunks = list(_chunks(joint_codes, 2 * sizes, rows_of_anchors, 2 * at_once))
-    else:
-        anchors = torch.stack(batch.anchors)
-        # For each row, stack its other view and, with `within_view`, its own view: (2, N, v, d).
-        views = [batch.joint[::-1], batch.joint] if batch.within_view else [batch.joint[::-1]]
-        candidates = torch.stack([torch.stack(view) for view in views], dim=2)
-        chunks = list(_chunks(codes, sizes, batch.rows, at_once))
-    entries = sum(rows.numel() * columns.shape[1] for rows, columns in chunks)
-    # The similarities within large classes would take more memory than those of the batch.
-    is_small = entries <= anchors.shape[1] * candidates.shape[1] / 4
-    keeps = batch.chunk_size is None and is_small
-    how = _Classes(chunks, batch.rows.start, len(codes), keeps)
-    limits = log_negatives.reshape(anchors.shape[:2])
-    rest, log_same_class = _ClassSums.apply(anchors, candidates, limits, how)
-    return rest.view_as(log_negatives), log_same_class.view_as(log_negatives)
+    # In low blocks, fewer of the similarities next to those within a class are of other classes.
+    cached = min(max(len(codes) // 8, 64), 256)
+    how = batch.how((1.0,))._replace(diagonals=(), cached=cached)
+    if batch.whole:
+        rows = _Order.of(codes.repeat(2 if batch.within_view else 1), len(codes))
+        classes = _Classes(rows, rows, repels)
+        if batch.within_view:
+            # The rows of both views are anchors and candidates of the same classes.
+            how = how._replace(symmetric=True)
+            (sums,) = _ClassSums.apply(batch.both_views, None, how, classes)
+            return sums.unflatten(1, (2, -1))
+        return torch.stack(_ClassSums.apply(batch.anchors[0], batch.joint[1], how, classes), dim=1)
+    how = how._replace(both=False)
+    rows = _Order.of(codes[batch.rows], len(codes), batch.rows.start)
+    directions = []
+    for k, anchors in enumerate(batch.anchors):
+        views = batch.joint if batch.within_view else [batch.joint[1 - k]]
+        columns = _Order.of(codes.repeat(len(views)), len(codes))
+        classes = _Classes(rows, columns, repels)
+        directions.append(_ClassSums.apply(anchors, torch.cat(views), how, classes)[0])
+    return torch.stack(directions, dim=1)
+
+
+class _Order(NamedTuple):
+    """Rows sorted by class.
+
+    Attributes:
+        rows: (n,), the numbers of the rows in this order.
+        places: (n,), the place of each row in this order.
+        codes: (n,), the sorted classes.
+        items: (n,), the number of each sorted row's pair in the joint batch.
+    """
+
+    rows: Tensor
+    places: Tensor
+    codes: Tensor
+    items: Tensor
+
+    @classmethod
+    def of(cls, codes: Tensor, pairs: int, start: int = 0) -> Self:
+        """Sort rows by their classes (n,).
+
+        Args:
+            codes: the class of each row.
+            pairs: number of pairs in the joint batch; rows i and i + `pairs` form a pair.
+            start: row of the joint batch that the first row is.
+        """
+        rows = codes.argsort(stable=True)
+        return cls(rows, rows.argsort(), codes[rows].int(), ((rows + start) % pairs).int())
 
 
 class _Classes(NamedTuple):
-    """Which rows belong to the same class.
+    """Which similarities of sorted rows and columns are within a class.
+
+    If rows and columns are sorted by class, those of a block lie in few columns, its band.
 
     Attributes:
-        chunks: for some classes at a time, their anchors (k, a) and their joint rows (k, c). Rows
-            that pad smaller classes are -1.
-        start: joint row of the first anchor.
-        pairs: number of pairs N in the joint batch. Rows i and i + N form a pair.
-        keeps: whether to keep the similarities for the backward pass.
+        rows: the order of the rows.
+        columns: the order of the columns.
+        repels: whether the sum over the similarities within a class is computed.
     """
 
-    chunks: list[tuple[Tensor, Tensor]]
-    start: int
-    pairs: int
-    keeps: bool
+    rows: _Order
+    columns: _Order
+    repels: bool
 
-    def excluded(self, rows: Tensor, columns: Tensor, views: int) -> Tensor:
-        """Return which entries (k, a, c * views) are padding, an anchor itself, or its pair."""
-        is_row = (rows[:, :, None] + self.start - columns[:, None, :]) % self.pairs == 0
-        is_padding = (rows < 0)[:, :, None] | (columns < 0)[:, None, :]
-        return (is_row | is_padding).repeat_interleave(views, dim=2)
+    def bands(self, blocks: Iterable[Block]) -> list[slice]:
+        """Return, for each block, the columns that contain all similarities within a class."""
+        first = torch.searchsorted(self.columns.codes, self.rows.codes).tolist()
+        stop = torch.searchsorted(self.columns.codes, self.rows.codes, right=True).tolist()
+        return [
+            slice(max(first[rows.start], column), stop[rows.stop - 1]) for rows, column, _ in blocks
+        ]
+
+    def take(self, s: Tensor, block: Block, band: slice) -> Tensor:
+        """Return the similarities within classes in a band (c, w), and overwrite them by -inf.
+
+        Entries of other classes, of an anchor itself and of its pair are infinite in the result.
+        """
+        differs = self.rows.codes[block.rows, None] != self.columns.codes[band]
+        is_pair = self.rows.items[block.rows, None] == self.columns.items[band]
+        within = s.masked_fill(differs, torch.inf).masked_fill_(is_pair, torch.inf)
+        s.masked_fill_(differs.logical_not_(), -torch.inf)
+        return within
 
 
-class _ClassSumsContext(FunctionCtx):
+class _ClassContext(FunctionCtx):
     """Values that `_ClassSums` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
-    how: _Classes
+    how: Sums
+    classes: _Classes
+    shifts: list[float | None]
 
 
 class _ClassSums(torch.autograd.Function):
-    """Compute sum_p log(1 + e^{r - s_p}) and log sum_p e^{s_p} over the rows p of a class.
+    """Compute sums over the negatives of an anchor, and over the rows p of its class.
 
-    The arguments are the anchors (2, n, d), the joint rows of each view (2, N, v, d), the log-sums
-    r (2, n) over the anchors' negatives, and the classes. Autocast does not affect the products,
-    including those of the backward pass.
+        r = log sum_a e^{s_a},   sum_p log(1 + e^{r - s_p}),   log sum_p e^{s_p}
+
+    The arguments are the factors of S as in `matrix_sums`, the rows and columns to add up, and the
+    classes. The result is (3, n) for the rows and, with `both`, (3, N) for the columns. A fourth
+    row in `totals` is the derivative of the second sum by r, which the backward pass needs first.
     """
 
     @staticmethod
     def forward(
-        ctx: _ClassSumsContext,
-        anchors: Tensor,
-        candidates: Tensor,
-        log_negatives: Tensor,
-        how: _Classes,
-    ) -> tuple[Tensor, Tensor]:
-        totals = torch.empty_like(log_negatives)
-        log_sums = torch.empty_like(log_negatives)
-        kept = []
-        for rows, columns in how.chunks:
-            excluded = how.excluded(rows, columns, candidates.shape[2])
-            s = anchors[:, rows] @ candidates[:, columns].flatten(2, 3).mT
-            s.masked_fill_(excluded, -torch.inf)
-            losses = softplus(log_negatives[:, rows][..., None] - s).masked_fill_(excluded, 0.0)
-            is_anchor = rows >= 0
-            totals[:, rows[is_anchor]] = losses.sum(-1)[:, is_anchor]
-            log_sums[:, rows[is_anchor]] = s.logsumexp(-1)[:, is_anchor]
-            if how.keeps:
-                kept.append(s)
+        ctx: _ClassContext, a: Tensor, b: Tensor | None, how: Sums, classes: _Classes
+    ) -> tuple[Tensor, ...]:
         ctx.how = how
-        ctx.save_for_backward(anchors, candidates, log_negatives, log_sums, *kept)
-        return totals, log_sums
+        ctx.classes = classes
+        ctx.shifts = []
+        a = a.index_select(0, classes.rows.rows)
+        b = a if b is None else b.index_select(0, classes.columns.rows)
+        totals = [a.new_zeros(4, len(a))]
+        totals.append(totals[0] if how.symmetric else a.new_zeros(4, len(b)))
+        for total in totals:
+            total[[0, 2]] = -torch.inf
+        blocks = list(how.blocks(a, b))
+        bands = classes.bands(blocks)
+        # The similarities within large classes would take more memory than those of the batch.
+        entries = [
+            (block.rows.stop - block.rows.start) * (band.stop - band.start)
+            for block, band in zip(blocks, bands, strict=True)
+        ]
+        keeps = how.chunk_size is None and sum(entries) <= len(a) * len(b) / 2
+        buffers = Buffers(a, b, how, 2)
+        kept, kept_within = [], []
+        for block, band in zip(blocks, bands, strict=True):
+            s, exponentials = buffers.views(block)
+            if keeps:
+                s = torch.empty_like(s)
+                kept.append(s)
+            shift = how.scores(a, b, block, s)
+            ctx.shifts.append(shift)
+            part = s[:, band.start - block.first : band.stop - block.first]
+            within = classes.take(part, block, band)
+            if keeps:
+                kept_within.append(within)
+            out = s if how.overwrites(shift) else exponentials
+            log_sums = log_sums_of(s, 1.0, shift, out, how.both)
+            total = totals[0][0, block.rows]
+            torch.logaddexp(total, log_sums[0], out=total)
+            if how.both:
+                total = totals[1][0, block.anchors :]
+                torch.logaddexp(total, log_sums[1][block.skipped :], out=total)
+        for total in totals:
+            # A sum over no negatives is log 0, but -inf would make the gradient NaN.
+            total[0].clamp_(min=-1e30)
+        for k, (block, band) in enumerate(zip(blocks, bands, strict=True)):
+            if keeps:
+                within = kept_within[k]
+            else:
+                s = product(a[block.rows], b[band].T, how.dtype)
+                within = classes.take(s, block, band)
+            _add_positives(totals[0][:, block.rows], within, classes.repels)
+            later = slice(max(band.start, block.anchors), band.stop)
+            if how.both and later.start < later.stop:
+                part = within[:, later.start - band.start :]
+                _add_positives(totals[1][:, later], part.T, classes.repels)
+        for total in totals:
+            total[2].clamp_(min=-1e30)
+        ctx.save_for_backward(a, b, *totals, *kept, *kept_within)
+        rows = totals[0][:3].index_select(1, classes.rows.places)
+        if how.symmetric or not how.both:
+            return (rows,)
+        return rows, totals[1][:3].index_select(1, classes.columns.places)
 
     @staticmethod
-    def backward(ctx: _ClassSumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, candidates, log_negatives, log_sums, *kept = ctx.saved_tensors
+    @once_differentiable
+    def backward(ctx: _ClassContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        a, b, *totals = ctx.saved_tensors[:4]
         how = ctx.how
-        slope_of_anchors = torch.zeros_like(anchors)
-        slope_of_candidates = torch.zeros_like(candidates)
-        slope_of_negatives = torch.zeros_like(log_negatives)
-        with torch.autocast(anchors.device.type, enabled=False):
-            for k, (rows, columns) in enumerate(how.chunks):
-                excluded = how.excluded(rows, columns, candidates.shape[2])
-                some_anchors = anchors[:, rows]
-                members = candidates[:, columns].flatten(2, 3)
-                if kept:
-                    s = kept[k]
+        classes = ctx.classes
+        blocks = list(how.blocks(a, b))
+        kept = ctx.saved_tensors[4:]
+        outer = tuple(
+            slopes.index_select(1, order.rows)
+            for slopes, order in zip(outer, (classes.rows, classes.columns), strict=False)
+        )
+        for slopes_of_sums, total in zip(outer, totals, strict=False):
+            slopes_of_sums[0] += slopes_of_sums[1] * total[3]
+        slopes = Slopes(a, b, how)
+        buffers = Buffers(a, b, how, 3)
+        with torch.autocast(a.device.type, enabled=False):
+            for k, (block, band) in enumerate(zip(blocks, classes.bands(blocks), strict=True)):
+                shift = ctx.shifts[k]
+                slope, weights, s = buffers.views(block)
+                columns_of_band = slice(band.start - block.first, band.stop - block.first)
+                if not kept:
+                    how.scores(a, b, block, s)
+                    within = classes.take(s[:, columns_of_band], block, band)
+                    if how.overwrites(shift):
+                        write_exponentials(s, s, 1.0, shift)
                 else:
-                    s = (some_anchors @ members.mT).masked_fill_(excluded, -torch.inf)
-                slope_of_total, slope_of_sum = (slopes[:, rows][..., None] for slopes in outer)
-                falls = torch.sigmoid(log_negatives[:, rows][..., None] - s)
-                falls.masked_fill_(excluded, 0.0).mul_(slope_of_total)
-                # If an anchor is alone in its class, -inf - -inf would be NaN.
-                slope = torch.exp(s - log_sums[:, rows].clamp(min=-1e30)[..., None])
-                slope.mul_(slope_of_sum).sub_(falls)
-                # Padding has a slope of 0, so it may be added to any row.
-                flat = rows.flatten().clamp(min=0)
-                slope_of_anchors.index_add_(1, flat, (slope @ members).flatten(1, 2))
-                slope_of_negatives.index_add_(1, flat, falls.sum(-1).flatten(1))
-                slope_of_members = (slope.mT @ some_anchors).unflatten(2, (columns.shape[1], -1))
-                slope_of_candidates.index_add_(
-                    1, columns.flatten().clamp(min=0), slope_of_members.flatten(1, 2)
-                )
-        return slope_of_anchors, slope_of_candidates, slope_of_negatives, None
+                    s = kept[k]
+                    within = kept[len(blocks) + k]
+                if how.overwrites(shift):
+                    weights = s
+                rows = totals[0][:, block.rows], outer[0][:, block.rows]
+                columns = None
+                if how.both:
+                    columns = totals[1][:, block.first :], outer[-1][:, block.first :]
+                write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
+                _add_slope_of_positives(slope[:, columns_of_band], *rows, within, classes.repels)
+                if how.both:
+                    columns = totals[1][:, band], outer[-1][:, band]
+                    _add_slope_of_positives(
+                        slope[:, columns_of_band].T, *columns, within.T, classes.repels
+                    )
+                slopes.add(slope, block)
+        slope_of_a = slopes.of_a.index_select(0, classes.rows.places)
+        if how.symmetric:
+            return slope_of_a, None, None, None
+        return slope_of_a, slopes.of_b.index_select(0, classes.columns.places), None, None
 
 
-def _chunks(
-    codes: Tensor, sizes: Tensor, anchor_rows: slice, at_once: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the anchors (k, a) of k classes, and the joint rows (k, c) of these classes.
+def _add_positives(total: Tensor, within: Tensor, repels: bool) -> None:
+    """Add the similarities (c, w) of a band to the sums (4, c) of its anchors."""
+    excess = total[0][:, None] - within
+    total[1] += softplus(excess).sum(1)
+    total[3] += excess.sigmoid_().sum(1)
+    if repels:
+        log_sums = within.masked_fill(within == torch.inf, -torch.inf).logsumexp(1)
+        total[2] = torch.logaddexp(total[2], log_sums)
 
-    Classes are computed together because one product for each class would be slow if there are
-    many classes. Their sizes differ by less than a factor of 2, so that padding, by -1, costs
-    little.
 
-    Args:
-        codes: (N,), the classes of the joint batch, counted from 0.
-        sizes: the number of rows of each class.
-        anchor_rows: slice of the joint batch that contains the anchors. Yielded anchors are
-            numbered from its start.
-        at_once: maximum number of anchors to yield at once.
-    """
-    own_codes = codes[anchor_rows]
-    own_sizes = torch.bincount(own_codes, minlength=len(sizes))
-    rows_of_class = codes.argsort(stable=True).split(sizes.tolist())
-    anchors_of_class = own_codes.argsort(stable=True).split(own_sizes.tolist())
-    alike: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
-    for anchors, members in zip(anchors_of_class, rows_of_class, strict=True):
-        for part in anchors.split(at_once):
-            size = len(part).bit_length(), len(members).bit_length()
-            alike.setdefault(size, []).append((part, members))
-    for (bits, _), parts in alike.items():
-        count = max(at_once >> bits, 1)
-        for first in range(0, len(parts), count):
-            chunk = parts[first : first + count]
-            rows = [part for part, _ in chunk]
-            columns = [members for _, members in chunk]
-            yield (
-                pad_sequence(rows, batch_first=True, padding_value=-1),
-                pad_sequence(columns, batch_first=True, padding_value=-1),
-            )
+def _add_slope_of_positives(
+    slope: Tensor, total: Tensor, slope_of_total: Tensor, within: Tensor, repels: bool
+) -> None:
+    """Add the gradient through the sums over positives to that of the similarities (c, w)."""
+    falls = (total[0][:, None] - within).sigmoid_()
+    slope.addcmul_(falls, slope_of_total[1][:, None], value=-1)
+    if repels:
+        shares = (within - total[2][:, None]).exp_().masked_fill_(within == torch.inf, 0.0)
+        slope.addcmul_(shares, slope_of_total[2][:, None])
 
 
 class Spread(ContrastiveLoss[SpreadSettings]):

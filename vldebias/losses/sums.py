@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import NamedTuple, ParamSpec, TypeGuard, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -48,29 +48,29 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=50.0)
 
 
-def matrix_sums(a: Tensor, b: Tensor, how: Sums) -> tuple[Tensor, ...]:
+def matrix_sums(
+    a: Tensor,
+    b: Tensor | None,
+    how: Sums,
+    of_columns: Tensor | None = None,
+    of_rows: Tensor | None = None,
+) -> tuple[Tensor, ...]:
     """Return the log-sum-exp over the negatives in each row of S = A B^T, and in each column.
 
     Args:
         a: (n, d). Either `a` or `b` must be divided by the temperature.
-        b: (N, d), the other factor of S.
+        b: (N, d), the other factor of S. If None, S = A A^T; `a` must then be divided by the square
+            root of the temperature, and if k is in the diagonals of `how`, so is -k.
         how: which similarities to add up, and in which blocks.
+        of_columns: (N,), a margin that is subtracted from the columns of S.
+        of_rows: (n,), a margin that is subtracted from the rows of S.
 
     Returns:
-        log sum_j e^{scale s_ij} for the rows (T, n) and, with `both`, for the columns (T, N).
+        log sum_j e^{scale s_ij} for the rows (T, n) and, with `both` and `b`, for the columns
+            (T, N).
     """
-    sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, how)
-    return sums
-
-
-def own_sums(u: Tensor, how: Sums) -> Tensor:
-    """Return the log-sum-exp (T, n) over the negatives in each row of S = U U^T.
-
-    Args:
-        u: (n, d), rows divided by the square root of the temperature.
-        how: which similarities to add up, and in which blocks. If k is in `diagonals`, so is -k.
-    """
-    sums: Tensor = _OwnSums.apply(u, how)
+    how = how._replace(symmetric=b is None)
+    sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, of_columns, of_rows, how)
     return sums
 
 
@@ -112,7 +112,7 @@ def _scaled(s: Tensor, scale: float) -> Tensor:
     return s if scale == 1 else scale * s
 
 
-def _once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
+def once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
     """Raise an error if the gradient is differentiated again.
 
     With torch's decorator of the same name, `torch.autograd.grad` would return a wrong second
@@ -137,10 +137,30 @@ class Gradient:
     """Which gradient the next backward pass of `matrix_sums` computes.
 
     Attributes:
-        first: first column of A and B whose gradient is computed; that of earlier ones is not.
+        only_margins: whether to skip the gradient with respect to A and B.
     """
 
-    first: int = 0
+    only_margins: bool = False
+
+
+class Block(NamedTuple):
+    """A part of S = A B^T: some of its rows, and its columns from the first one on.
+
+    Attributes:
+        rows: slice of the rows.
+        first: first column. If S is symmetric, blocks start at their own diagonal.
+        anchors: first column whose sum is computed from the column. The sums of earlier columns are
+            those of the rows of the block.
+    """
+
+    rows: slice
+    first: int
+    anchors: int
+
+    @property
+    def skipped(self) -> int:
+        """Return the number of columns in the block before `anchors`."""
+        return self.anchors - self.first
 
 
 class Sums(NamedTuple):
@@ -152,11 +172,11 @@ class Sums(NamedTuple):
         chunk_size: rows per block. None: keep the entire matrix for the backward pass.
         both: whether to also return the sums of the columns, which requires a square matrix.
         dtype: dtype to which the factors of the products are rounded, as in `product`.
-        classes: the classes of the rows (n,) and of the columns (N,). Columns of a row's own class
-            are then not negatives.
-        splits: whether to keep the columns of a row's own class as negatives and to append the
-            sum over only these columns, with scale 1.
+        classes: the classes of the rows (n,) and of the columns (N,). For each anchor, a sum over
+            only the negatives of its own class, with scale 1, is appended.
         gradient: which gradient to compute.
+        symmetric: whether B is A, so that only blocks above the diagonal are computed.
+        cached: rows per block on a CPU without a `chunk_size`.
     """
 
     scales: Sequence[float]
@@ -165,220 +185,233 @@ class Sums(NamedTuple):
     both: bool = True
     dtype: torch.dtype | None = None
     classes: tuple[Tensor, Tensor] | None = None
-    splits: bool = False
     gradient: Gradient = Gradient()
+    symmetric: bool = False
+    cached: int = _CACHED
 
     @property
     def sums_per_anchor(self) -> int:
         """Return T, the number of sums per anchor."""
-        return len(self.scales) + self.splits
+        return len(self.scales) + (self.classes is not None)
+
+    def blocks(self, a: Tensor, b: Tensor) -> Iterator[Block]:
+        """Yield the blocks of S = A B^T, from top to bottom.
+
+        Args:
+            a: (n, d), the left factor.
+            b: (N, d), the right factor before it is transposed.
+        """
+        size = self.chunk_size or _rows_at_once(a, b, self.cached)
+        for rows in row_blocks(len(a), size):
+            yield Block(rows, rows.start, rows.stop) if self.symmetric else Block(rows, 0, 0)
 
     def overwrites(self, shift: float | None) -> TypeGuard[float]:
         """Return whether a block keeps its only exponentials instead of its similarities."""
         return shift is not None and self.sums_per_anchor == 1
 
-    def terms(self, s: Tensor, block: slice) -> Iterator[tuple[float, Tensor]]:
+    def terms(self, s: Tensor, block: Block) -> Iterator[tuple[float, Tensor]]:
         """Yield the factor and the similarities (c, N) of each sum.
 
         Args:
             s: (c, N), the similarities of a block.
-            block: slice of the block's rows.
+            block: the block.
         """
         for scale in self.scales:
             yield scale, s
-        if self.splits and self.classes is not None:
+        if self.classes is not None:
             rows, columns = self.classes
-            yield 1.0, s.masked_fill(rows[block, None] != columns, -torch.inf)
+            yield 1.0, s.masked_fill(rows[block.rows, None] != columns, -torch.inf)
 
     def scores(
-        self, a: Tensor, b: Tensor, block: slice, out: Tensor, first: int = 0
+        self, a: Tensor, b: Tensor, block: Block, out: Tensor, *margins: Tensor | None
     ) -> float | None:
         """Write the similarities of a block to `out`, with -inf if they are not negatives.
 
         Args:
             a: (n, d), the factor that the block's rows are taken from.
             b: (N, d), the other factor.
-            block: slice of the rows.
+            block: the block.
             out: (c, N - first), overwritten.
-            first: first column to compute.
+            margins: numbers to subtract from the columns (N,) and from the rows (n,), or None.
 
         Returns:
             A number such that e^{s - number} can serve both the rows and the columns of the block,
             or None if one exponential for both would overflow or underflow.
         """
         if self.dtype is None:
-            torch.mm(a[block], b[first:].T, out=out)
+            torch.mm(a[block.rows], b[block.first :].T, out=out)
         else:
-            out.copy_(product(a[block], b[first:].T, self.dtype))
+            out.copy_(product(a[block.rows], b[block.first :].T, self.dtype))
+        for axis, margin in enumerate(margins):
+            if margin is not None:
+                out -= margin[block.rows, None] if axis else margin
         shift = None
         if out.device.type == "cpu":  # a GPU would have to wait for the two numbers
             low, high = (float(end) for end in out.aminmax())
             if (high - low) * max(map(abs, self.scales)) <= _NARROW:
                 shift = high
-        # Since e^-inf = 0, pairs do not contribute to any sum, nor do rows of the same class.
+        # Since e^-inf = 0, pairs do not contribute to any sum.
         for k in self.diagonals:
-            out.diagonal(k + block.start - first).fill_(-torch.inf)
-        if self.classes is not None and not self.splits:
-            rows, columns = self.classes
-            out.masked_fill_(rows[block, None] == columns[first:], -torch.inf)
+            out.diagonal(k + block.rows.start - block.first).fill_(-torch.inf)
         return shift
 
 
 class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` and `_OwnSums` store for the backward pass."""
+    """Values that `_MatrixSums` stores for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
     how: Sums
-    size: int
     shifts: list[float | None]
 
 
 class _MatrixSums(torch.autograd.Function):
-    """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks."""
+    """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks.
+
+    In a symmetric matrix, a block has the columns from its first row on. Its rows' sums get the
+    entries of the block, and the sums of later rows get their column, which equals the missing part
+    of their row.
+    """
 
     @staticmethod
-    def forward(ctx: _SumsContext, a: Tensor, b: Tensor, how: Sums) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: _SumsContext,
+        a: Tensor,
+        b: Tensor | None,
+        of_columns: Tensor | None,
+        of_rows: Tensor | None,
+        how: Sums,
+    ) -> tuple[Tensor, ...]:
         ctx.how = how
-        ctx.size = how.chunk_size or _rows_at_once(a, b)
         ctx.shifts = []
-        keeps_scores = how.chunk_size is None
-        rows = a.new_empty(how.sums_per_anchor, len(a))
-        # A block contains all negatives of its rows, but only some negatives of each column, so
-        # column sums are accumulated over blocks, starting from log 0.
-        columns = a.new_full((how.sums_per_anchor, len(b)), -torch.inf)
-        # If the scores are not kept, all blocks share one buffer.
-        scores = a.new_empty(len(a) if keeps_scores else min(ctx.size, len(a)), len(b))
-        exponentials = a.new_empty(min(ctx.size, len(a)), len(b))
-        for block in row_blocks(len(a), ctx.size):
-            count = block.stop - block.start
-            s = scores[block] if keeps_scores else scores[:count]
-            shift = how.scores(a, b, block, s)
+        other = a if b is None else b
+        # A block contains only some negatives of each column, so sums are accumulated over blocks,
+        # starting from log 0.
+        rows = a.new_full((how.sums_per_anchor, len(a)), -torch.inf)
+        columns = rows
+        if not how.symmetric:
+            columns = a.new_full((how.sums_per_anchor, len(other)), -torch.inf)
+        buffers = Buffers(a, other, how, 2)
+        kept = []
+        for block in how.blocks(a, other):
+            s, exponentials = buffers.views(block)
+            if how.chunk_size is None:
+                s = torch.empty_like(s)
+                kept.append(s)
+            shift = how.scores(a, other, block, s, of_columns, of_rows)
             ctx.shifts.append(shift)
-            out = s if how.overwrites(shift) else exponentials[:count]
+            out = s if how.overwrites(shift) else exponentials
             for k, (scale, values) in enumerate(how.terms(s, block)):
-                log_sums = _log_sums(values, scale, shift, out, how.both)
-                rows[k, block] = log_sums[0]
+                log_sums = log_sums_of(values, scale, shift, out, how.both)
+                total = rows[k, block.rows]
+                torch.logaddexp(total, log_sums[0], out=total)
                 if how.both:
-                    _add_log(columns[k], log_sums[1])
-        sums = (rows, columns) if how.both else (rows,)
+                    total = columns[k, block.anchors :]
+                    torch.logaddexp(total, log_sums[1][block.skipped :], out=total)
+        sums = (rows, columns) if how.both and not how.symmetric else (rows,)
         if how.classes is not None:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
             for log_sums_of_side in sums:
                 log_sums_of_side.clamp_(min=-1e30)
-        kept = (scores,) if keeps_scores else ()
-        ctx.save_for_backward(a, b, *sums, *kept)
+        margins: tuple[Any, ...] = (of_columns, of_rows)
+        ctx.save_for_backward(a, other, rows, columns, *margins, *kept)
         return sums
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable
     def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, *sums = ctx.saved_tensors
+        a, b, *sums = ctx.saved_tensors[:4]
+        margins = ctx.saved_tensors[4:6]
+        kept = ctx.saved_tensors[6:]
         how = ctx.how
-        kept = sums.pop() if how.chunk_size is None else None
+        slopes = None if how.gradient.only_margins else Slopes(a, b, how)
+        slopes_of_margins = [
+            torch.zeros_like(margin) if ctx.needs_input_grad[2 + axis] else None
+            for axis, margin in enumerate(margins)
+        ]
+        buffers = Buffers(a, b, how, 3)
         # backward() may be called under autocast, which would round the products.
         with torch.autocast(a.device.type, enabled=False):
-            first = how.gradient.first
-            slope_of_a = torch.empty_like(a)
-            slope_of_b = torch.empty_like(b)
-            needed_of_a, needed_of_b = a[:, first:], b[:, first:]
-            into_a, into_b = slope_of_a[:, first:], slope_of_b[:, first:]
-            into_b.zero_()
-            # Each block needs buffers for the slope, the weights and, if not kept, the scores.
-            count = 3 if kept is None else 2
-            buffers = [a.new_empty(min(ctx.size, len(a)), len(b)) for _ in range(count)]
-            for block, shift in zip(row_blocks(len(a), ctx.size), ctx.shifts, strict=True):
-                slope, weights, *unkept = [part[: block.stop - block.start] for part in buffers]
-                if kept is None:
-                    s = unkept[0]
-                    how.scores(a, b, block, s)
-                    if how.overwrites(shift):
-                        _write_exponentials(s, s, how.scales[0], shift)
-                else:
-                    s = kept[block]
-                if how.overwrites(shift):
-                    weights = s
-                rows = sums[0][:, block], outer[0][:, block]
-                # If columns are anchors too, their gradient is added.
-                columns = (sums[1], outer[1]) if how.both else None
-                _write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
-                _add_slopes(slope, needed_of_a, needed_of_b, block, how.dtype, into_a, into_b)
-        return slope_of_a, slope_of_b, None
-
-
-class _OwnSums(torch.autograd.Function):
-    """Compute `own_sums`, which documents the arguments, and its gradient in blocks.
-
-    A block has the columns from its first row on. Its rows' sums get the entries of the block, and
-    the sums of later rows get their column, which equals the missing part of their row.
-    """
-
-    @staticmethod
-    def forward(ctx: _SumsContext, u: Tensor, how: Sums) -> Tensor:
-        ctx.how = how
-        ctx.size = how.chunk_size or _rows_at_once(u, u)
-        ctx.shifts = []
-        sums = u.new_full((len(how.scales), len(u)), -torch.inf)
-        buffers = u.new_empty(2, min(ctx.size, len(u)) * len(u))
-        kept = []
-        for block in row_blocks(len(u), ctx.size):
-            shape = block.stop - block.start, len(u) - block.start
-            s, exponentials = (part[: math.prod(shape)].view(shape) for part in buffers)
-            if how.chunk_size is None:
-                s = u.new_empty(shape)
-                kept.append(s)
-            shift = how.scores(u, u, block, s, block.start)
-            ctx.shifts.append(shift)
-            out = s if how.overwrites(shift) else exponentials
-            for total, scale in zip(sums, how.scales, strict=True):
-                rows, columns = _log_sums(s, scale, shift, out, True)
-                _add_log(total[block], rows)
-                _add_log(total[block.stop :], columns[shape[0] :])
-        if how.classes is not None:
-            sums.clamp_(min=-1e30)  # as in `_MatrixSums`
-        ctx.save_for_backward(u, sums, *kept)
-        return sums
-
-    @staticmethod
-    @_once_differentiable
-    def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor, None]:
-        u, sums, *kept = ctx.saved_tensors
-        how = ctx.how
-        half = slope_dtype(how.dtype)
-        slope_of_u = torch.zeros_like(u)
-        buffers = u.new_empty(3, min(ctx.size, len(u)) * len(u))
-        with torch.autocast(u.device.type, enabled=False):
-            for k, block in enumerate(row_blocks(len(u), ctx.size)):
+            for k, block in enumerate(how.blocks(a, b)):
                 shift = ctx.shifts[k]
-                shape = block.stop - block.start, len(u) - block.start
-                slope, weights, s = (part[: math.prod(shape)].view(shape) for part in buffers)
+                slope, weights, s = buffers.views(block)
                 if kept:
                     s = kept[k]
                 else:
-                    how.scores(u, u, block, s, block.start)
+                    how.scores(a, b, block, s, *margins)
                     if how.overwrites(shift):
-                        _write_exponentials(s, s, how.scales[0], shift)
+                        write_exponentials(s, s, how.scales[0], shift)
                 if how.overwrites(shift):
                     weights = s
-                # In the square on the diagonal, this adds the gradients of both equal entries.
-                rows = sums[:, block], outer[0][:, block]
-                columns = sums[:, block.start :], outer[0][:, block.start :]
-                _write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
-                slope_of_later = slope[:, shape[0] :]
-                if half is None:
-                    slope_of_u[block].addmm_(slope, u[block.start :])
-                    slope_of_u[block.stop :].addmm_(slope_of_later.T, u[block])
-                else:
-                    slope_of_u[block] += product(slope, u[block.start :], half)
-                    slope_of_u[block.stop :] += product(slope_of_later.T, u[block], half)
-        return slope_of_u, None
+                rows = sums[0][:, block.rows], outer[0][:, block.rows]
+                # If columns are anchors too, their gradient is added. In the square on the diagonal
+                # of a symmetric matrix, this adds the gradients of both equal entries.
+                columns = None
+                if how.both:
+                    columns = sums[1][:, block.first :], outer[-1][:, block.first :]
+                write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
+                for axis, slope_of_margin in enumerate(slopes_of_margins):
+                    if slope_of_margin is not None:
+                        part = slope_of_margin[block.rows] if axis else slope_of_margin
+                        part -= slope.sum(axis)
+                if slopes is not None:
+                    slopes.add(slope, block)
+        if slopes is None:
+            return None, None, *slopes_of_margins, None
+        of_b = None if how.symmetric else slopes.of_b
+        return slopes.of_a, of_b, *slopes_of_margins, None
 
 
-def _add_log(total: Tensor, values: Tensor) -> None:
-    """Add e^values to e^total, in place."""
-    torch.logaddexp(total, values, out=total)
+class Buffers:
+    """Memory for `count` matrices of the size of a block, which all blocks share."""
+
+    def __init__(self, a: Tensor, b: Tensor, how: Sums, count: int) -> None:
+        self._width = len(b)
+        first = next(how.blocks(a, b))  # no other block is larger
+        entries = (first.rows.stop - first.rows.start) * len(b)
+        self._parts = [a.new_empty(entries) for _ in range(count)]
+
+    def views(self, block: Block) -> list[Tensor]:
+        """Return matrices with the shape of a block."""
+        shape = block.rows.stop - block.rows.start, self._width - block.first
+        return [part[: math.prod(shape)].view(shape) for part in self._parts]
 
 
-def _log_sums(
+class Slopes:
+    """The gradients with respect to the factors of S = A B^T, which blocks add to.
+
+    Attributes:
+        of_a: (n, d), the gradient with respect to A.
+        of_b: (N, d), the gradient with respect to B; that of A if B is A.
+    """
+
+    def __init__(self, a: Tensor, b: Tensor, how: Sums) -> None:
+        self._a = a
+        self._b = b
+        self._half = slope_dtype(how.dtype)
+        self.of_a = torch.zeros_like(a)
+        self.of_b = self.of_a if how.symmetric else torch.zeros_like(b)
+
+    def add(self, slope: Tensor, block: Block) -> None:
+        """Backpropagate the gradient of a block of similarities to A and B.
+
+        Args:
+            slope: (c, N), the gradient with respect to the similarities.
+            block: the block.
+        """
+        pairs = (
+            (self.of_a[block.rows], slope, self._b[block.first :]),
+            (self.of_b[block.anchors :], slope[:, block.skipped :].T, self._a[block.rows]),
+        )
+        # For S = A B^T, dA = slope B and dB = slope^T A, summed over the blocks.
+        for total, left, right in pairs:
+            if self._half is None:
+                total.addmm_(left, right)
+            else:
+                total += product(left, right, self._half)
+
+
+def log_sums_of(
     s: Tensor, scale: float, shift: float | None, exponentials: Tensor, both: bool
 ) -> tuple[Tensor, ...]:
     """Return log sum_j e^{scale s_ij} of the rows (c,) and, with `both`, of the columns (N,).
@@ -393,21 +426,28 @@ def _log_sums(
     if shift is None:
         value = _scaled(s, scale)
         return tuple(value.logsumexp(axis) for axis in ((1, 0) if both else (1,)))
-    _write_exponentials(exponentials, s, scale, shift)
+    write_exponentials(exponentials, s, scale, shift)
     return tuple(
         exponentials.sum(axis).log_().add_(scale * shift) for axis in ((1, 0) if both else (1,))
     )
 
 
-def _write_exponentials(out: Tensor, s: Tensor, scale: float, shift: float) -> None:
-    """Write e^{scale (s - shift)} to `out`."""
+def write_exponentials(out: Tensor, s: Tensor, scale: float, shift: float) -> None:
+    """Write e^{scale (s - shift)} to `out`.
+
+    Args:
+        out: (c, N), overwritten; may be `s`.
+        s: (c, N), the similarities.
+        scale: factor for the similarities.
+        shift: the number that `Sums.scores` returned.
+    """
     torch.sub(s, shift, out=out)
     if scale != 1:
         out *= scale
     out.exp_()
 
 
-def _write_slope(
+def write_slope(
     slope: Tensor,
     terms: Iterator[tuple[float, Tensor]],
     shift: float | None,
@@ -436,7 +476,7 @@ def _write_slope(
                 _add_softmax(slope.T, s.T, scale, columns[0][k], columns[1][k], weights.T)
             continue
         if weights is not s:
-            _write_exponentials(weights, s, scale, shift)
+            write_exponentials(weights, s, scale, shift)
         factors = _factors(scale, shift, rows[0][k], rows[1][k])[:, None]
         if k == 0:
             torch.mul(weights, factors, out=slope)
@@ -467,29 +507,6 @@ def _add_softmax(
     """
     torch.sub(_scaled(s, scale), total[:, None], out=weights).exp_()
     slope.addcmul_(weights, _scaled(total_slope, scale)[:, None])
-
-
-def _add_slopes(
-    slope: Tensor,
-    a: Tensor,
-    b: Tensor,
-    block: slice,
-    dtype: torch.dtype | None,
-    slope_of_a: Tensor,
-    slope_of_b: Tensor,
-) -> None:
-    """Backpropagate the gradient `slope` of a block of similarities to A and B.
-
-    The block's rows of `slope_of_a` are overwritten, and its contribution is added to `slope_of_b`.
-    """
-    if dtype is None:
-        # For S = A B^T, dA = slope B and dB = slope^T A. The latter is summed over the blocks.
-        torch.mm(slope, b, out=slope_of_a[block])
-        slope_of_b.addmm_(slope.T, a[block])
-        return
-    half = slope_dtype(dtype)
-    slope_of_a[block] = product(slope, b, half)
-    slope_of_b += product(slope.T, a[block], half)
 
 
 def matrix_total(
@@ -541,8 +558,7 @@ class _SoftplusTotal(torch.autograd.Function):
     ) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         total = torch.zeros_like(bias)
-        slope_of_a = torch.zeros_like(a)
-        slope_of_b = torch.zeros_like(b)
+        slopes = Slopes(a, b, Sums((1.0,), dtype=dtype))
         slope_of_bias = torch.zeros_like(bias)
         for block in row_blocks(len(a), size):
             s = product(a[block], b.T, dtype).add_(bias)
@@ -554,26 +570,26 @@ class _SoftplusTotal(torch.autograd.Function):
                 # s is no longer needed, so the derivative of log(1 + e^s) overwrites it.
                 slope = s.sigmoid_()
                 slope_of_bias += slope.sum()
-                _add_slopes(slope, a, b, block, dtype, slope_of_a, slope_of_b)
-        ctx.save_for_backward(slope_of_a, slope_of_b, slope_of_bias)
+                slopes.add(slope, Block(block, 0, 0))
+        ctx.save_for_backward(slopes.of_a, slopes.of_b, slope_of_bias)
         return total
 
     @staticmethod
-    @_once_differentiable
+    @once_differentiable
     def backward(ctx: _TotalContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
         slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
         slope = outer[0]
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None
 
 
-def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
+def _rows_at_once(rows: Tensor, columns: Tensor, cached: int = _CACHED) -> int:
     """Return the default number of rows per block.
 
     On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small
     compared with the entire matrix.
     """
     if rows.device.type == "cpu":
-        return _CACHED
+        return cached
     return max(_AT_ONCE // max(len(columns), 1), 1)
 
 

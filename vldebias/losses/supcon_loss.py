@@ -11,6 +11,7 @@ from vldebias.losses.catalog import NoSettings
 from vldebias.losses.checks import check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss
 from vldebias.losses.processes import gather_rows
+from vldebias.losses.sums import once_differentiable
 
 
 def supcon(
@@ -62,9 +63,8 @@ def supcon(
         zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
         log_all = torch.logaddexp(log_negatives, batch.positive)
         if batch.whole and batch.within_view:
-            rows = batch.both_views
-            of_class = zeros.index_add(0, places.repeat(2), rows).index_select(0, places.repeat(2))
-            scores = (rows * (of_class - rows)).sum(1).unflatten(0, (2, -1))
+            scores = _ClassScores.apply(batch.both_views, places.repeat(2), zeros)
+            scores = scores.unflatten(0, (2, -1))
             count = 2 * torch.bincount(places)[places] - 1
             return batch.reduce(log_all - scores / count)
         totals = [zeros.index_add(0, places, side) for side in batch.joint]
@@ -85,6 +85,28 @@ def supcon(
             scores = scores - torch.stack(own_scores)
             count = 2 * count - 1
         return batch.reduce(log_all - scores / count)
+
+
+class _ClassScores(torch.autograd.Function):
+    """Compute the sum of the similarities (n,) of each row to the other rows of its class.
+
+    The arguments are the rows (n, d), their classes (n,), and zeros (C, d).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, zeros: Tensor) -> Tensor:
+        others = zeros.index_add(0, places, rows).index_select(0, places).sub_(rows)
+        ctx.save_for_backward(rows, others, places, zeros)
+        return (rows * others).sum(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        rows, others, places, zeros = ctx.saved_tensors
+        # Row i is in its own score and in those of the other rows of its class.
+        weighted = rows * outer[0][:, None]
+        slope = zeros.index_add(0, places, weighted).index_select(0, places).sub_(weighted)
+        return slope.addcmul_(others, outer[0][:, None]), None, None
 
 
 class SupCon(ContrastiveLoss[NoSettings]):

@@ -51,7 +51,8 @@ _WEIGHT = re.compile(
 )
 # The number of people is stated to be zero: "people: none".
 _NONE = re.compile(
-    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no|0(?![.\d])|zero|nobody)\b", re.IGNORECASE
+    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no(?! \w)|0(?![.\d])|zero|nobody)\b",
+    re.IGNORECASE,
 )
 
 _PATTERNS_OF_SIGN = (
@@ -66,7 +67,7 @@ def without_labelled(prompt: str) -> str:
     for sign, patterns in _PATTERNS_OF_SIGN:
         if sign.search(prompt):
             for pattern in patterns:
-                prompt = pattern.sub(_end_clause, prompt)
+                prompt = pattern.sub(end_clause, prompt)
     return prompt
 
 
@@ -90,6 +91,7 @@ _EXCLUDES = re.compile(
     rf"|{_IMPERATIVE}(?:{_any_of(_LISTS['en-avoid'])}|{_any_of(_LISTS['en-drop'])}(?=\s+"
     rf"(?:the|any|all|every|{_PERSON})\b)|(?:keep|leave|crop|edit|cut|filter)\s+[^.,;:\n]{{1,60}}?"
     r"\s(?:out|away)\b(?! of focus))\b"
+    r"|\bbefore\s+[^.,;:\n]{1,60}?\s(?:arrives?|comes?|gets?\s(?:in|there)|shows?\s+up)\b"
     rf"|\b(?:no|without|zero|any)\s+(?:(?:visible|single|other|living|real|any)\s+)*{_PERSON}\b"
     # The sentence does not end within "f/1.8".
     r")(?:(?![.](?:\s|$))[^;!?\n])*",
@@ -108,7 +110,7 @@ _GONE = re.compile(
     rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
     rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
     r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
-    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer))"
+    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer)|not)"
     r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
     rf"{_HERE}\b",
     re.IGNORECASE,
@@ -127,14 +129,14 @@ _FIRST_WORDS = {
     for entry in _LISTS[f"en-{name}"]
 }
 _FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}
-_FIRST_WORDS |= {"filter", "crop", "clean", "clear", "rid", "strip", "went"}
+_FIRST_WORDS |= {"before", "filter", "crop", "clean", "clear", "rid", "strip", "went"}
 
 
 def _silence_english(text: str) -> str:
     if _FIRST_WORDS.isdisjoint(re.findall("[a-z]+", text.lower())):
         return text
     text = _without_subjects(text, _GONE, _SUBJECT_START)
-    text = _EXCLUDES.sub(_end_clause, text)
+    text = _EXCLUDES.sub(end_clause, text)
     return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
 
 
@@ -168,7 +170,8 @@ def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     sign = rf"[^{ends},\uff0c\u3001\u7684]"
     nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
     if is_spaced:
-        nouns = rf"\s+(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?{_WORD}(?:\s+{joins}\s+{_WORD})*"
+        article = rf"(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?"
+        nouns = rf"\s+{article}{_WORD}(?:\s+{joins}\s+{article}{_WORD})*"
     rest = rf"[^{ends}]*"
     excludes = rf"{start}(?:{verb}{end}{rest}|{lacking}{end}{nouns})"
     return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)
@@ -184,8 +187,9 @@ def without_absent(text: str, code: str) -> str:
     if code == "en":
         return _silence_english(text)
     excludes, gone = _patterns_of(code)
-    return excludes.sub(_end_clause, _without_subjects(text, gone, _CLAUSE_START))
+    return excludes.sub(end_clause, _without_subjects(text, gone, _CLAUSE_START))
 
 
-def _end_clause(match: re.Match[str]) -> str:
+def end_clause(match: re.Match[str]) -> str:
+    """Return a line break, which ends a clause, and spaces for all other characters of a match."""
     return ("\n" + " " * len(match[0]))[: len(match[0])]

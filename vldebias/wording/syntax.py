@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vldebias.prompts.english.words import gendered, lists, person, read_lists
-from vldebias.wording.absent import without_labelled
+from vldebias.prompts.english.words import gendered, listed, lists, person, read_lists
+from vldebias.wording.absent import end_clause, without_labelled
 
 MOST_READINGS = 64  # Maximum number of readings, each of which is analysed like a prompt.
 
@@ -116,17 +116,28 @@ _EDIT = re.compile(
 _PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
-    r"\b(?:do not|don['\u2019]t) change\b|\bbackground is (?:removed|erased)\b"
+    r"\b(?:do not|don['\u2019]t) change\b|\b(?:not|without) (?:alter|chang|modify)\w* [^.;\n]{0,20}"
+    r"\b(?:fac(?:e|ial)|features|identity)\b|\bbackground is (?:removed|erased)\b"
     r"|\breference (?:recording|video|clip|voice)\b"
     r"|\b(?:input|reference|uploaded|attached|provided|supplied|source) (?:\w+ )?(?:selfie|face"
-    r"|likeness|portrait|headshot|person|people|identity)\b|\b(?:as|for) (?:a |the )?reference\b"
+    r"|likeness|portrait|headshot|person|people|identity)\b"
+    r"|\b(?:as|for) (?:a |the )?reference\b|\breference (?:wo)?m[ae]n\b"
+    rf"|\b(?:using|use|edit|take|with) (?:this|these) (?:[\w']+ ){{0,3}}{_PICTURE}s?\b"
+    rf"|\b(?:use|using|based on|as in|same as) (?:the |this )?{_PICTURE}\b"
+    rf"|\bsee (?:attached )?{_PICTURE}\b|\b(?:exact fac(?:e|ial)|real face)\b|\bface (?:match|swap)"
+    rf"|\b{_PICTURE} (?:(?:that |which )?(?:i|you)(?: have|['\u2019]ve)? )?"
+    r"(?:uploaded|attached|provided)\b(?! (?:by|to|on|at|in)\b)"
     r"|\b(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
     # Whoever writes the prompt has a picture of themselves: "with my face", "a portrait of me".
-    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|likeness|headshot|portrait)\b"
+    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|features|likeness|headshot|portrait)\b"
     r"(?! (?:frame|book|album))"
     r"|(?<!front )(?<!ahead )(?<!because )\b(?:of|like|resembling) me\b"
-    r"|\bsame (?:exact )?(?:face|identity|facial features)\b"
-    r"|\b(?:keep|preserve|maintain|retain)\b[^.;\n]{0,30}\b(?:likeness|identity)\b"
+    r"|\b(?:same|identical|original) (?:exact )?(?:face|identity|facial features)\b"
+    r"|\b(?:keep|preserv|maintain|retain|lock)(?:e|ing)?\b[^.;\n]{0,30}\b(?:likeness|identity"
+    r"|facial (?:features|structure|details)|face (?:\w+ )?(?:unchanged|intact|identical|same))\b"
+    r"|\bpreserv(?:e|ing) (?:the |h(?:er|is) |their )?face\b|\bface exactly the same\b"
+    rf"|\bperform an? {_PICTURE} edit\b"
+    r"|\bidentity (?:lock|preserv)"
     rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
     r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
     # Chinese: "image 1", "the original image", "in the image", "replace the image"
@@ -138,12 +149,17 @@ _IN_GIVEN_PICTURE = re.compile(
     rf"\b(?:the|this|that) (?:\w+ )?(\w+) (?:in|from) (?:the|this|that|my|your) {_PICTURE}\b",
     re.IGNORECASE,
 )
+# The person in an input picture, unless somebody precedes: "the uploaded boy", "blur this kid".
+_GIVEN_PERSON = re.compile(
+    r"(?:\b(?:uploaded|attached)|(?<=the )provided|(?<=\w )this) (\w+(?: \w+)?)", re.IGNORECASE
+)
 
-# Source code and instructions to a language model: "def draw(person):", "void main() {", "</role>".
+# Source code, markup of a web page and instructions to a language model: "def draw(person):",
+# "void main() {", "</role>".
 _CODE = re.compile(
     r"\b(?:def|function|func|fn|void|int|class|public|private|static)"
     r" \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
-    r"|</(?:role|approach|instructions?|task|rules?)>"
+    r"|</(?:role|approach|instructions?|task|rules?|details|summary|h\d|div|table|t[dr]|a|sub)>"
     r"|\b(?:const|let|var|string|int) \w+ = "
     r"|^[^\S\n]*(?:import \w+[^\S\n]*;?$|from \w+ import|#include)",
     re.MULTILINE,
@@ -181,7 +197,7 @@ def picture_of(prompt: str) -> str:
         default = " " * (argument.start(1) - start) + argument[1]
         reading = reading[:start] + default.ljust(end - start) + reading[end:]
     if json_texts(prompt) is None:
-        return without_labelled(_NOT_IN_PICTURE.sub(_end_clause, reading))
+        return without_labelled(_NOT_IN_PICTURE.sub(end_clause, reading))
     negative: set[int] = set()  # offsets of {"text": "a man", "weight": -1}
     for entry in _ENTRY.finditer(prompt):
         if _NEGATIVE_WEIGHT.search(entry[0]):
@@ -195,12 +211,22 @@ def picture_of(prompt: str) -> str:
 
 def is_edit(prompt: str) -> bool:
     """Return whether a prompt asks to edit an existing picture, which already shows the person."""
+    prompt = prompt.replace("_", " ")  # in JSON: "reference_image"
     if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
+    for match in _GIVEN_PERSON.finditer(prompt):
+        if _has_person(match[1]) and not _has_person(prompt[: match.start()]):
+            return True
     for noun in _IN_GIVEN_PICTURE.findall(prompt.lower()):
         if person(noun) or gendered(noun) or noun in ("character", "figure"):
             return True  # "the nurse in the photo", not "the light in this photo"
     return False
+
+
+def _has_person(text: str) -> bool:
+    """Return whether a text contains a noun for a person."""
+    words = [w for w in re.findall(r"[\w-]+", text.lower()) if not listed(w, "gendered-pronoun")]
+    return any(map(person, words)) or any(map(gendered, words))
 
 
 def names_a_model(prompt: str) -> bool:
@@ -309,11 +335,11 @@ def read_alternatives(prompt: str) -> list[str]:
     readings: list[str] = []
     for part in _read_parts(text):
         # Markup ends a clause and is replaced with a line break. Variables become spaces.
-        reading = _MARKUP.sub(_end_clause, _unquote(part))
+        reading = _MARKUP.sub(end_clause, _unquote(part))
         reading = _VARIABLES.sub(_blank, reading)
         reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
         reading = _PEOPLE_OF_REGIONS.sub(_blank, reading)
-        reading = _JOINING.sub(_end_clause, reading)
+        reading = _JOINING.sub(end_clause, reading)
         reading = _TAGS.sub(_blank, reading)
         readings += _read(_NAMES.sub(_blank, reading))
     return list(dict.fromkeys(readings))
@@ -349,10 +375,6 @@ def _unquote(text: str) -> str:
 
 def _blank(match: re.Match[str]) -> str:
     return " " * len(match[0])
-
-
-def _end_clause(match: re.Match[str]) -> str:
-    return ("\n" + " " * len(match[0]))[: len(match[0])]
 
 
 def _read(text: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,22 +27,26 @@ _GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|
 REMEMBERED_WORDS = 20_000
 _SHORTEST_MISSPELT = 6  # letters, because short words are near many others
 _LONGEST_MISSPELT = 20
-_LONGEST_COMPOUND = 40  # maximum number of letters, because splitting takes quadratic time
 # Lists of words that end a noun phrase.
 STOPS = ("determiner", "preposition", "function")
 
 
 @cache
-def _words() -> dict[str, str]:
-    with gzip.open(_HERE / "wordnet.txt.gz", "rt", encoding="utf-8") as file:
-        # One split of the entire file is several times faster than one per line.
-        fields = file.read().rstrip("\n").replace("\n", "\t").split("\t")
-    return dict(zip(fields[::2], fields[1::2], strict=True))
+def _lines() -> list[str]:
+    """Return the sorted lines of the dictionary, each with a word, a tab and its classes."""
+    content = gzip.decompress((_HERE / "wordnet.txt.gz").read_bytes())
+    return content.decode("utf-8").rstrip("\n").split("\n")
 
 
 def classes(word: str) -> str:
     """Return the classes of a word or phrase, most frequent first, or "" if unknown."""
-    return _words().get(word, "")
+    # Searching the lines avoids building a dict of 100,000 words for the first prompt.
+    lines = _lines()
+    start = f"{word}\t"
+    place = bisect_left(lines, start)
+    if place < len(lines) and lines[place].startswith(start):
+        return lines[place].removeprefix(start)
+    return ""
 
 
 @cache
@@ -195,7 +200,7 @@ def person(word: str) -> bool:
     noun = singular(word)
     if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
         return True
-    if "p" in classes(noun) or _is_unknown_compound(noun):
+    if "p" in classes(noun):
         return True
     # An unknown word may end like an occupation: "codebreaker".
     is_unknown = not classes(noun) and not gendered(noun)
@@ -236,20 +241,6 @@ def nouns_near(word: str) -> frozenset[str]:
     if any(listed(other, "gendered") for other in near):
         return frozenset()
     return frozenset(other for other in near if classes(other)[:1] in {"n", "p", "x", "c"})
-
-
-def _is_unknown_compound(noun: str) -> bool:
-    """Return whether an unknown word is a compound for a person: "dragonslayer"."""
-    if kinds(noun) or gendered(noun) or not noun.isalpha() or len(noun) > _LONGEST_COMPOUND:
-        return False
-    for n in range(3, len(noun) - 3):
-        last = noun[n:]
-        is_agent = len(last) > 4 and classes(last).startswith("p")
-        # Nouns that are often things need a context: "claymodel".
-        is_agent = is_agent and not listed(last, "cued-thing")
-        if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
-            return True
-    return False
 
 
 @lru_cache(REMEMBERED_WORDS)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vldebias.prompts.english.words import lists, origins
-from vldebias.wording.english.facts import find_facts, lists_of_word
+from vldebias.prompts.english.words import lists
+from vldebias.wording.english.facts import find_facts
 from vldebias.wording.english.scene import Scene, read_scene
 from vldebias.wording.english.text import read_text
 
@@ -88,25 +88,7 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
         return scene.has("body")  # Any condition in the text is the patient's.
     if works_beside:
         return scene.undergoes("body")  # Who works beside patients must undergo the condition.
-    return scene.has_owned("body") and not scene.speaks_of("body")
-
-
-def _nurses_child(scene: Scene) -> bool:
-    """Return whether the subject breastfeeds a child, as in "nursing a two-month-old"."""
-    words = scene.text.bare
-    if "nursing" not in words[scene.head + 1 :] or scene.is_called("nurse"):
-        return False
-    verb = words.index("nursing", scene.head + 1)
-    return any("suckling" in lists_of_word(word) for word in words[verb + 1 : verb + 5])
-
-
-def _plays_for_club(scene: Scene) -> bool:
-    """Return whether two capitalized words name a club, as in "a Leeds United goalkeeper"."""
-    if not scene.has_role("ball-role"):
-        return False
-    capitals = [i for i in range(scene.first, scene.head) if scene.text.capital[i]]
-    names = [i for i in capitals if scene.text.bare[i] not in origins()]
-    return len(names) > 1 or scene.has_in_phrase("club")
+    return scene.has_owned("body")
 
 
 # ---- race and age
@@ -137,20 +119,14 @@ def _is_dated_before(scene: Scene, year: str) -> bool:
     return _is_before(scene, year) or _is_event(scene)
 
 
-def _is_veteran_of_something(scene: Scene) -> bool:
-    """Return whether the subject is a veteran of something, as in "a veteran of many tours"."""
-    return scene.has_in_phrase("veteran") and scene.text.after(scene.head) == "of"
-
-
 # ---- the rules
 
 
 # All other conditions are methods of `Scene`.
-_OF_SUBJECT = (_has_body_of_one_sex, _is_of_a_people, _is_veteran_of_something, _nurses_child)
-_OF_SCENE = (_is_after, _is_before, _is_dated_before, _is_event, _is_shown)
+_OF_SUBJECT = (_has_body_of_one_sex, _is_of_a_people)
+_OF_SCENE = (_is_after, _is_before, _is_dated_before, _is_event, _is_shown, _looks_on)
 _CONDITIONS: dict[str, Callable[..., bool]] = {
-    function.__name__: function
-    for function in (*_OF_SUBJECT, *_OF_SCENE, _looks_on, _plays_for_club)
+    function.__name__: function for function in (*_OF_SUBJECT, *_OF_SCENE)
 }
 # A function, and its arguments after the scene.
 _Condition = tuple[Callable[..., bool], tuple[str, ...]]
@@ -214,7 +190,7 @@ def find_rules(text: str, start: int, end: int, kind: str) -> list[Rule]:
     if kind not in _RULES_OF_KIND:
         return []
     reading = read_text(text)
-    may_be_dated = "nursing" in reading.bare or any(map(str.isdigit, reading.prompt))
+    may_be_dated = any(map(str.isdigit, reading.prompt))
     # For most prompts, only the rules about age need to be checked.
     if kind != "age" and not may_be_dated:
         inert_lists = lists()["inert-fact"]

@@ -47,9 +47,17 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
     noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""
     before = prompt[max(0, subject.start - _BEFORE) : subject.start]
-    is_left_unchanged = listed(word, "group-left-unchanged")
+    text = read_text(prompt)
+    # The children of a family stay unchanged, unlike "her pupils".
+    is_offspring = listed(word, "young") and not listed(word, "pupil")
+    is_offspring &= listed(text.low[subject.opening], "owner")
+    is_left_unchanged = is_offspring or listed(word, "group-left-unchanged")
     if _is_distributed(prompt, subject):
         return Group(subject.end, None, listed(word, "young"), mixes=False)
+    if listed(word, "collective"):
+        is_sport = has_listed(text.low, "sport")
+        is_one = singular(word) == word
+        return Group(subject.end, None, young=False, mixes=is_one and not is_sport)
     if not subject.plural and not is_left_unchanged:
         return None
     size = _size(before)
@@ -92,17 +100,11 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     # The number precedes "of" and articles: "five of the".
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)
-    *_, earlier, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause)]
+    *_, previous, number = ["", "", *re.findall(r"[\w'-]+", clause)]
     if number.isdigit() and previous[:1].isupper() and previous != "The":
         return None  # A number after a name belongs to the name: "Apollo 11".
     number = number.lower()
     previous = previous.lower()
-    if number == "dozen":
-        is_twelve = previous == "a" and "half" not in clause.lower()
-        return 12 if is_twelve else None
-    if previous in ("to", "or") and earlier and earlier.lower() not in _sizes():
-        # "to" links two numbers only after a number, unlike "explains to two guests".
-        return _sizes().get(number)
     if listed(previous, "inexact") or previous in _sizes():
         return None  # An inexact number is no size: "about ten", "two or three".
     return _sizes().get(number)

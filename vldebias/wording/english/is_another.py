@@ -44,6 +44,8 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     if not subjects or is_object_in_brackets(text, subject.opening):
         return ""
     last = subjects[-1]
+    if listed(text.low[subject.head], "collective") and text.low[subject.opening] == "the":
+        return NOBODY  # in the background: "a diver waits; the crew watches"
     is_next_sentence = not text.is_same_sentence(last.head, subject.head)
     if _is_no_noun_for_person(text, subject.head, last.head, is_next_sentence):
         return NOBODY
@@ -55,7 +57,8 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     is_joined = listed(before, "joins", "preposition") or before.endswith("ing")
     if is_bare and not subject.plural and not is_joined:
         return _why_no_further_tag(text, subject, subjects, nouns)
-    if _may_be_member(text, subject, subjects, is_next_sentence):
+    is_member = _may_be_member(text, subject, subjects, is_next_sentence)
+    if is_member or _may_describe_again(text, subject, last, is_next_sentence):
         return UNCLEAR
     is_again = singular(text.bare[subject.head]) in nouns
     is_apposed = opening == last.head + 1
@@ -79,6 +82,24 @@ def _may_be_member(
         return False
     is_member = text.low[subject.opening] == "the" and listed(text.low[subject.head], "generic")
     return is_next_sentence or is_member
+
+
+def _may_describe_again(
+    text: Text, subject: PersonPhrase, last: PersonPhrase, is_next_sentence: bool
+) -> bool:
+    """Return whether a clause may describe the last person: "a main character. A young helper"."""
+    is_new = listed(text.low[subject.opening], "article") and text.opens[subject.opening]
+    if not is_new or subject.plural or last.plural:
+        return False
+    head, last_head = text.low[subject.head], text.low[last.head]
+    if is_next_sentence:
+        return listed(last_head, "picture-person")
+    # "a runner crossing a line, a tall man with a scar", but not "a runner, a man with a scar"
+    is_described = is_gendered_noun(head) and text.after(subject.head) == "with"
+    is_other = is_gendered_noun(last_head) and (
+        listed(last_head, "female-noun") != listed(head, "female-noun")
+    )
+    return is_described and text.after(last.head).endswith("ing") and not is_other
 
 
 def _why_no_further_tag(

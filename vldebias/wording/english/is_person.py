@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from vldebias.prompts.english.words import (
     STOPS,
@@ -54,6 +53,8 @@ def may_be_person(text: Text, i: int) -> bool:
     is_noun = person(word) or is_gendered_noun(word)
     is_lower = not text.capital[i] or text.sentence[i]
     is_noun = is_noun or (is_lower and is_misspelt_person(word))
+    # "a team of nurses" are the nurses.
+    is_noun |= is_lower and listed(word, "collective") and text.after(i) != "of"
     # Some nouns for people are part of a thing: "hero shot".
     is_noun = is_noun and not listed(f"{word} {text.after(i)}", "thing-phrase")
     if is_noun or listed(singular(word), "thing") or _has_face(text, i):
@@ -86,18 +87,18 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         i: The position of the last noun of the phrase.
         start: The position of the first word of the phrase, without determiners.
     """
-    is_denied = text.before(start) == "no"
-    is_denied |= text.low[max(0, start - 3) : start : 2] == ["no", "or"]  # "no cook or nurse"
     # Relatives of this kind look alike: "twin toddlers".
     is_alike = is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship")
-    # The prompt denies that somebody is visible: "the guest is absent", "an unseen choir".
+    # Somebody is not visible: "the guest is absent", "an unseen choir".
     described = text.low[start:i] + text.low[i + 2 : i + 3] * listed(text.after(i), "copula")
     is_unseen = has_listed(described, "unseen") or "not in view" in " ".join(text.low[i : i + 10])
-    is_nobody = is_denied or is_alike or is_unseen or _is_credit(text, i, start)
+    is_nobody = is_alike or is_unseen or _is_credit(text, i, start)
     if is_nobody or _is_for_animal(text, i, start) or _is_companion_of_thing(text, i, start):
         return NOBODY
-    # Diagrams show roles, not people.
-    is_diagram = has_listed(text.low, "diagram")
+    # Diagrams show roles, not people, and screen captures show mostly text.
+    before = text.low[:start]
+    is_diagram = has_listed(before, "diagram") or "screen capture" in " ".join(before[:4])
+    is_diagram = is_diagram and not any(map(person, before))
     # "a monkey with a baby"
     may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
     if may_be_cub or is_diagram or _is_title(text, i, start):
@@ -115,8 +116,7 @@ def _is_credit(text: Text, i: int, start: int) -> bool:
     is_of_time = behind[:2] == ["of", "the"] and has_listed(behind[2:], "time-noun")
     clause = text.low[text.clause_start(start) : i]
     is_praised = text.opens[start] and has_listed(clause, "praise")
-    is_joint = "by" in clause and "and" in clause
-    is_maker = listed(text.low[i], "art-tag") and (is_praised or is_joint)
+    is_maker = listed(text.low[i], "art-tag") and is_praised
     return is_of_time or is_maker or listed(text.after(i), "award")
 
 
@@ -138,11 +138,10 @@ def _is_for_animal(text: Text, i: int, start: int) -> bool:
                 return True
             if listed(word, *STOPS) or base(word) != word:
                 break
-    # A copula or a comparison calls the person an animal: "the workers are farm animals".
-    is_like = behind == ["that", "looks", "like"]
-    if is_like or has_listed(behind[1:2], "article"):
+    # A copula calls the person an animal: "the workers are farm animals".
+    if has_listed(behind[1:2], "article"):
         behind = text.low[i + 1 : i + 9]
-    return (is_like or listed(text.after(i), "copula")) and any(map(is_animal, behind))
+    return listed(text.after(i), "copula") and any(map(is_animal, behind))
 
 
 def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
@@ -151,10 +150,6 @@ def _is_companion_of_thing(text: Text, i: int, start: int) -> bool:
     if text.before(start) == "its":
         # "a monkey and its baby", but not "a horse and its rider"
         return is_companion or is_plural(text.bare[i]) or listed(text.low[i], "baby")
-    if text.after(i) == "to":
-        return is_companion and not any(map(person, text.low[i + 2 : i + 5]))
-    # "ducklings behind their mother"
-    is_companion |= text.before(start) == "their" and listed(text.low[i], "relative")
     before = [word for word in text.low[:start] if not listed(word, "companion")]
     return is_companion and any(map(is_animal, before)) and not any(map(person, before))
 
@@ -164,7 +159,8 @@ def _may_be_subject(text: Text, i: int, start: int) -> bool:
     after = text.after(i)
     # The verb may follow an adverb or noun: "a programmer pair programming".
     is_verb = is_inflected(after, "s", "ing")
-    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not person(after))
+    is_thing = person(after) or is_animal(after)
+    is_verb = is_verb or (text.after(i + 1).endswith("ing") and not is_thing)
     # After "and", the verb is in the plural: "the chef and the sommelier taste wine".
     is_verb = is_verb or (text.before(start - 1) == "and" and "v" in classes(after))
     # not "nurse uniforms"
@@ -180,35 +176,36 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     """Return whether a phrase may be the title of a film, a game or a book."""
     link = text.before(start)
     following = text.low[i + 1 : i + 3]
-    modifiers = text.low[start:i]
     is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
-    if is_year and has_listed(text.low[max(0, start - 2) : i], "picture", "depiction"):
-        return True  # A year follows the title of a work: "the film alien (1979)".
+    # "Baby Driver, film poster"
+    is_row = start < min(i, 2) and all(map(str.istitle, text.words[: i + 1]))
+    if is_row and following and text.opens[i + 1] and _names_work(_next_tag(text, i)):
+        return True
     if link == "the" and start == 1:
         is_by = following[:1] == ["by"]  # "the milkmaid by Vermeer"
         # "the constant gardener, book cover"
         is_alone = not following or text.opens[i + 1]
         is_alone = is_alone or (following[0] == "of" and text.opens[i + 3 : i + 4] == [True])
         tag = _next_tag(text, i) if is_alone else []
-        is_cover = has_listed(tag[-1:], "work") and not has_listed(tag, "preposition")
-        if (is_by and "".join(text.words[i + 2 : i + 3]).istitle()) or is_cover:
+        if (is_by and "".join(text.words[i + 2 : i + 3]).istitle()) or is_year or _names_work(tag):
             return True
     if is_plural(text.bare[i]):
         return _is_title_in_plural(text, i, start)
-    # An adjective behind the kind of work begins a title: "the movie lone survivor".
-    if any(listed(word, "depiction") and adjective(rest) for word, rest in pairwise(modifiers)):
-        return True
-    # Capitals before "of the" mark a title: "Lord of the Rings".
-    is_lord = following == ["of", "the"] and text.words[i].istitle()
+    # Capitals before "of" mark a title: "Lord of the Rings", "Soldier of Fortune".
+    is_lord = following[:1] == ["of"] and text.words[i].istitle()
+    is_lord &= following[1:] == ["the"] or "".join(text.words[i + 2 : i + 3]).istitle()
     # A tag with a year may be one: "taxi driver, 1976".
     return (is_lord or is_year) and link in ("", "of")
+
+
+def _names_work(tag: Sequence[str]) -> bool:
+    """Return whether a tag behind a title names a kind of work, such as "book cover"."""
+    return has_listed(tag[-1:], "work") and not has_listed(tag, "preposition")
 
 
 def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     """Apply `_is_title` to a plural."""
     following = text.low[i + 1 : i + 3]
-    # "couple, super models" are the couple again
-    is_couple = text.opens[start] and has_listed(text.low[:start], "group-left-unchanged")
     is_counted = text.before(i - 1) == "the" and listed(text.low[i - 1], "number-word")
     # A number in capitals begins a name: "The Twelve Apostles".
     is_counted &= text.words[i - 1].istitle() and text.words[i].istitle()
@@ -216,7 +213,7 @@ def _is_title_in_plural(text: Text, i: int, start: int) -> bool:
     is_name = text.words[i].istitle() and "".join(text.words[i + 2 : i + 3]).istitle()
     is_order = following == ["of", "the"] or (following[:1] == ["of"] and is_name)
     is_order &= not listed(text.before(start).replace("the", ""), "determiner")
-    return is_couple or is_counted or is_order
+    return is_counted or is_order
 
 
 # ---- the head of a phrase
@@ -250,8 +247,6 @@ def _precedes_verb(text: Text, i: int) -> bool:
     start, _ = extend_left(text, i)
     determiner = text.before(start)
     has_article = listed(determiner, "article")
-    if listed(determiner, "possessor") and "a" in kinds(text.low[i]):
-        return False  # "their individual changes"
     # An unknown word in -s after a person is a verb: "a janitor waltzes".
     if after.endswith("s") and (base(after) != after or (has_article and not kinds(after))):
         return _is_verb(after, text.after(i + 1), determiner)
@@ -317,10 +312,8 @@ def _is_before_noun(text: Text, i: int) -> bool:
     plural = is_plural(text.bare[i])
     if after.endswith("ing"):
         return _is_of_work(after, rest) or _is_before_gerund(text, i)
-    # A picture follows its audience: "a kids cartoon".
-    is_picture = plural and listed(after, "picture") and not listed(rest, "determiner")
     # A word for a size describes a later noun: "a giant smooth stone".
-    if is_picture or _is_of_work(after, rest) or (listed(text.low[i], "size") and adjective(after)):
+    if _is_of_work(after, rest) or (listed(text.low[i], "size") and adjective(after)):
         return True
     if plural and "v" in classes(after):
         # "nurses walk", "chefs cook in a kitchen"; not "artists room"
@@ -350,6 +343,7 @@ def _is_of_work(after: str, rest: str) -> bool:
     """
     is_adjective = "a" in kinds(rest) and not listed(rest, *STOPS)
     has_object = listed(rest, "determiner") or is_adjective or rest == "at"
+    has_object |= rest == "on" and after.endswith("ing")  # "a child painting on a wall"
     return listed(after, "made") and not has_object
 
 
@@ -358,6 +352,10 @@ def _is_verb(word: str, rest: str, determiner: str) -> bool:
 
     `rest` is the word after it, and `determiner` belongs to the noun before it.
     """
+    # "alien pilots in a ship" are pilots, unlike in "the alien pilots a ship".
+    may_be_people = person(word) and not listed(determiner, "one-determiner")
+    if may_be_people and not listed(word, "human-verb"):
+        return listed(rest, "determiner", "pronoun") or person(rest)
     verb_classes = classes(base(word))
     is_noun_too = not set("nx").isdisjoint(verb_classes + classes(word))
     if not is_noun_too or listed(rest, "determiner", "pronoun"):
@@ -404,6 +402,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     is_placed = is_placed and is_agent(noun) and "n" in kinds("".join(modifiers[-1:]))
     if is_placed or _is_drawn(text, i, start) or _is_thing_by_modifiers(noun, modifiers):
         return True
+    if _is_described_as_thing(text, i, start):
+        return True
     is_counted = is_plural(text.bare[i]) and listed(text.before(start), "determiner")
     is_strict = listed(text.bare[i], "strict-thing") and not is_counted
     if listed(noun, "cued-thing") and not is_strict:
@@ -414,9 +414,21 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         return after != "of" or not has_listed(nouns_behind, "organization")
     near = text.low[max(0, i - _NEAR) : i + _NEAR]
     is_its = "its" in text.low[i : i + _NEAR]  # "a printer at work, its tray full"
-    is_robot = is_its and "robot" in modifiers  # "a robot cook and its arms"
     is_human = not is_its and _is_human(noun, modifiers, after, near)
-    return is_robot or ((is_strict or listed(noun, "thing")) and not is_human)
+    return (is_strict or listed(noun, "thing")) and not is_human
+
+
+def _is_described_as_thing(text: Text, i: int, start: int) -> bool:
+    """Return whether the words around noun i describe a thing: "grey joggers folded on a chair"."""
+    after = text.after(i)
+    if listed(after, "thing-verb"):
+        return True
+    acts = is_inflected(after, "s", "ing") and after not in ("hanging", "lying")
+    if acts or not listed(singular(text.bare[i]), "thing-sense"):
+        return False
+    is_pair = text.low[start - 2 : start] == ["pair", "of"]
+    is_offered = is_pair or "product" in text.low
+    return is_offered or has_listed(text.low[start:i], "thing-adjective")
 
 
 def _is_drawn(text: Text, i: int, start: int) -> bool:
@@ -451,8 +463,6 @@ def _is_cued_thing(text: Text, i: int, start: int) -> bool:
 
 def _may_be_human(text: Text, i: int, start: int) -> bool:
     """Return whether a thing may be a person, as in "a clumsy server spilling soup"."""
-    if has_listed(map(singular, text.low[start:i]), "animal"):
-        return True  # Someone works with animals: "a dog walker".
     noun = text.bare[i]
     after = text.after(i)
     is_held = listed(text.before(start - 1), "encloses", "handled")
@@ -507,12 +517,9 @@ def why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     is_in_brackets = is_object_in_brackets(text, start)
     if not is_in_brackets and _is_tag_of_style(text, start, i):
         return UNCLEAR if is_in_clause(text, i) else NOBODY
-    # A verb separates two nouns, unlike in "horse riding instructor": "bus overtaking coach".
     if _is_credit_tag(text, start, i):
         return UNCLEAR
-    has_verb = any(is_inflected(word, "ing") for word in text.low[start + 1 : i])
-    is_clause = has_verb and not listed(singular(text.low[i]), "gerund-head")
-    return UNCLEAR if is_clause or _begins_with_style(text, first_noun, i) else ""
+    return UNCLEAR if _begins_with_style(text, first_noun, i) else ""
 
 
 def _next_tag(text: Text, i: int) -> list[str]:

@@ -52,19 +52,19 @@ def why_not_shown(text: Text, where: int, bare: bool, head: int) -> str:
     if relation == "of":
         reason = _why_not_of(text, where, head)
     elif relation == "by":
-        reason = _why_not_by(text.before(where), clause, is_plural(text.bare[head]))
+        reason = _why_not_by(text.before(where), clause)
     elif relation == "for":
         reason = _why_not_for(clause)
     elif relation == "as":
         reason = _why_not_as(clause, text.after(head))
-    elif _is_elsewhere(text, where):
+    elif _is_elsewhere(text, where, head):
         reason = NOBODY
     elif _is_unsure_relation(text, where, bare, head):
         reason = UNCLEAR
     return reason
 
 
-def _is_elsewhere(text: Text, where: int) -> bool:
+def _is_elsewhere(text: Text, where: int, head: int) -> bool:
     """Return whether the word before a phrase shows that it is no person in the picture."""
     relation = text.before(where + 1)
     before = text.before(where)
@@ -72,10 +72,10 @@ def _is_elsewhere(text: Text, where: int) -> bool:
     is_place = relation == "at" and text.low[where + 1] == "the" and not listed(before, "addresses")
     clause = text.low[text.clause_start(where) : where]
     is_metaphor = listed(relation, "copula") and _is_metaphor(clause)
-    # People are no place: "a disease in humans" is about people in general.
-    is_place |= relation == "in" and is_plural(text.bare[where + 1])
+    # People in general are not shown: "the things a person may feel".
+    is_general = kinds(relation).startswith("n") and listed(text.after(head), "modal")
     is_tribute = listed(relation, "not-subject", "worn") or listed(before, "tribute")
-    return is_place or is_metaphor or is_tribute
+    return is_place or is_metaphor or is_tribute or is_general
 
 
 def _is_metaphor(subject: Sequence[str]) -> bool:
@@ -93,22 +93,18 @@ def _is_unsure_relation(text: Text, where: int, bare: bool, head: int) -> bool:
     relation = text.before(where + 1)
     before = text.before(where)
     clause = text.low[text.clause_start(where) : where]
-    is_word = any(kinds(word) or listed(word, *STOPS) for word in clause)
     # Unknown words before a copula are a name: "tajo brenn is a singer".
-    is_name = listed(relation, "copula") and not is_word
-    # Without an article, the noun may be no person: "beside chef".
-    is_infinitive = relation == "to" and "v" in classes(text.low[head])
-    is_joined = listed(relation, "joins", "draw") and not is_infinitive
-    # In telegram style, an object follows its verb: "receptionist greeting guest at hotel".
-    is_joined = is_joined or not relation or relation.endswith("ing")
-    # So does a noun behind a preposition: "customer talking to advisor".
-    is_telegram = listed(relation, "preposition") and any(map(person, clause))
-    is_joined |= is_telegram and not has_listed(clause, "article")
+    is_word = any(kinds(word) or listed(word, *STOPS) for word in clause)
+    is_unsure = listed(relation, "copula") and not is_word
+    # Without an article, the noun may be a verb or part of a name: "a dog ready to guard".
+    is_joined = listed(relation, "joins", "draw", "preposition") or relation.endswith("ing")
+    if relation == "to" and "v" in classes(text.low[head]):
+        is_joined = any(map(person, clause))  # "customer talking to guide"
+    is_unsure |= bare and relation != "" and not is_joined
     is_bought = relation == "from" and has_listed(clause, "receives")
-    is_unsure = listed(relation, "unsure-relation") and before != "across" and not is_bought
+    is_unsure |= listed(relation, "unsure-relation") and before != "across" and not is_bought
     # What somebody becomes may not be shown: "puppies become chefs".
-    is_unsure |= listed(base(before if relation == "into" else relation), "becomes")
-    return is_name or is_unsure or (bare and not is_joined)
+    return is_unsure or listed(base(before if relation == "into" else relation), "becomes")
 
 
 def _why_not_double(text: Text, where: int, head: int) -> str:
@@ -129,16 +125,20 @@ def _why_not_double(text: Text, where: int, head: int) -> str:
     # So does a receiver or one of two sides: "a referee between two boxers".
     is_side = relation in ("of", "to", "between")
     is_linked = listed(relation, "preposition") or relation.endswith("ing")
-    if acts or is_person or is_side or not is_linked:
+    is_with_thing = relation == "and" and kinds(before).startswith("n")
+    is_with_thing &= not listed(before, "group")
+    if acts or is_person or is_side or not (is_linked or is_with_thing):
         return ""
-    return NOBODY if listed(singular(text.low[head]), "tool-sense") else UNCLEAR
+    # "an ale and a porter"
+    is_thing = is_with_thing or listed(singular(text.low[head]), "tool-sense")
+    return NOBODY if is_thing else UNCLEAR
 
 
 def _why_not_for(clause: Sequence[str]) -> str:
     """Apply `why_not_shown` to "for": "plays for a patient", not "sewing a dress for a nurse"."""
     verbs = [base(word) for word in clause if base(word) != word]
     # "a character sheet for a pilot" shows the pilot
-    if has_listed(verbs, "serves") or "character" in clause:
+    if has_listed(verbs, "serves") or has_listed(clause, "shows-owner"):
         return ""
     return NOBODY if not verbs or has_listed(verbs, "produces") else UNCLEAR
 
@@ -151,10 +151,9 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
     return NOBODY if verb.endswith(("ed", "ing")) else UNCLEAR
 
 
-def _why_not_by(before: str, clause: Sequence[str], plural: bool) -> str:
+def _why_not_by(before: str, clause: Sequence[str]) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
-    # Several people use such a thing: "boots worn by astronauts".
-    if (plural and listed(before, "uses")) or listed(before, "credit-verb", "picture"):
+    if listed(before, "credit-verb", "picture"):
         return NOBODY
     if before.endswith(("ed", "ing")) or listed(before, "past"):
         return ""
@@ -174,7 +173,7 @@ def _why_not_of(text: Text, where: int, head: int) -> str:
         return UNCLEAR  # A group needs a plural: "a group of police officer" is misspelled.
     # The owner is shown if somebody touches the thing: "checking the ticket of a passenger".
     is_carried = listed(before, "carried") and has_listed(clause, "touches")
-    parts = ("picture", "group", "part", "body-part", "container", "number")
+    parts = ("picture", "shows-owner", "group", "part", "body-part", "container", "number")
     if is_carried or has_listed((singular(before), *nouns_near(before)), *parts):
         return ""  # The word may have a wrong letter: "portait of a nurse".
     if "for" in clause and has_listed(clause[: clause.index("for")], "picture"):

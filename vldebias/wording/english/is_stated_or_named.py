@@ -247,13 +247,44 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
         opening: The position of the first word of the person's noun phrase.
         i: The position of the person's noun.
     """
-    if text.words[i].istitle() and _is_name_with_title(text, i):
+    if text.words[i].istitle() and (_is_name_with_title(text, i) or _begins_with_name(text, i)):
+        return True
+    if _is_called_first(text, opening):
         return True
     if text.low[i][0].isdigit() and names:
         return True  # A name among tags is that of the girl: "1girl, kaine (nier)".
     return any(
         first <= i < stop or _is_same_person(text, first, stop, opening, i) for first, stop in names
     )
+
+
+def _is_unknown_name(text: Text, j: int) -> bool:
+    """Return whether word j is capitalized and no known word apart from a name."""
+    classes = kinds(text.bare[j])
+    is_word = classes.strip("fli") if classes else is_known(text.bare[j])
+    return text.words[j].istitle() and not is_word
+
+
+def _begins_with_name(text: Text, i: int) -> bool:
+    """Return whether an unknown word in a row of capitals precedes noun i: "Tavrix Head Guard"."""
+    start = i
+    while not text.opens[start] and text.words[start - 1].istitle():
+        start -= 1
+    is_bare = not listed(text.before(start), "determiner")
+    return is_bare and any(_is_unknown_name(text, j) for j in range(start, i))
+
+
+def _is_called_first(text: Text, opening: int) -> bool:
+    """Return whether a name precedes an article: "Finn the baker", "portrait of Noor, a baker"."""
+    name = opening - 1
+    if name < 0 or not listed(text.low[opening], "article") or text.credited[name]:
+        return False
+    before = text.before(name)
+    is_place = listed(before, "preposition") and before != "of"  # "in Lagos a nurse"
+    # A tag that is not behind "of" may be about the style.
+    gap = text.prompt[text.start[name] + len(text.words[name]) : text.start[opening]]
+    is_next = not text.opens[opening] or (before == "of" and gap == ", ")
+    return is_next and not is_place and _is_unknown_name(text, name)
 
 
 def _is_name_with_title(text: Text, i: int) -> bool:

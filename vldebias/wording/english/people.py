@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from vldebias.prompts.english.words import has_listed, is_plural, listed, singular
+from vldebias.prompts.english.words import has_listed, is_plural, kinds, listed, singular
 from vldebias.wording.english.is_another import group_mentions, leaves_one_out, why_nobody_else
 from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
 from vldebias.wording.english.is_shown import why_not_shown
 from vldebias.wording.english.is_stated_or_named import (
+    is_known,
     is_named,
     is_of_picture,
     may_be_alone,
@@ -43,7 +44,8 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     text = read_text(prompt)
     names = names_of_people(text)
     has_names = any(
-        not is_of_picture(text, first) and may_be_alone(text, first, stop) for first, stop in names
+        not (text.silent[first] or is_of_picture(text, first)) and may_be_alone(text, first, stop)
+        for first, stop in names
     )
     subjects: list[PersonPhrase] = []
     depicted: set[str] = set()
@@ -67,9 +69,19 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if is_overlapping or (phrase == UNCLEAR and not is_gendered_noun(text.bare[i])):
             return UNCLEAR
     if not subjects:
+        # An unknown noun may be a person: "a gardner with roses".
+        is_unclear |= any(_is_unknown_noun(text, i) for i in range(len(text.low)))
         reason = UNCLEAR if is_unclear else NOBODY
         return "named" if has_names else reason
     return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)
+
+
+def _is_unknown_noun(text: Text, i: int) -> bool:
+    """Return whether word i follows an article and is in no dictionary, except as a name."""
+    if not listed(text.before(i), "article") or not text.words[i].islower():
+        return False
+    classes = kinds(text.bare[i])
+    return not classes.strip("fli") if classes else not is_known(text.bare[i])
 
 
 def _read_phrase(
@@ -82,7 +94,7 @@ def _read_phrase(
     if reason:
         return reason
     # Who is shown? The word before all determiners is decisive, as in "by all the masters".
-    plural = is_plural(text.bare[i])
+    plural = is_plural(text.bare[i]) or listed(text.low[i], "collective")
     determiner = text.before(start)
     has_determiner = listed(determiner, "determiner") or determiner.endswith(POSSESSIVE)
     is_bare = not plural and not has_determiner

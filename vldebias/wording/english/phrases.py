@@ -167,9 +167,6 @@ def place_of_value(
         i: The position of the head.
         has_determiner: Whether a determiner precedes the phrase.
     """
-    if has_listed(text.low[start:i], "adjective-or-noun"):
-        # In "a patient teacher", the teacher is patient, but not in "a patient advocate".
-        return first_noun if is_compound(text.low[i - 1], text.low[i]) else None
     if first_noun in (start, i) or "-" in text.low[first_noun]:
         return first_noun
     # An adjective before several nouns may belong to the first: "a small business owner".

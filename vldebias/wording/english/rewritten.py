@@ -50,6 +50,11 @@ from vldebias.wording.language import (
 
 _LISTS = read_lists(Path(__file__).with_name("pairs.txt"))
 _ADJECTIVES = frozenset(word for pair in _LISTS["adjective"] for word in pair.split("/"))
+# A word before a gendered noun, such as "teenage" -> the noun that replaces both.
+_NOUNS_ALONE = {
+    word: noun or word for word, _, noun in (entry.partition("/") for entry in _LISTS["noun-alone"])
+}
+_PLURAL_VERBS = dict(pair.split("/") for pair in _LISTS["plural-verb"])
 _FORMS_FOR_WOMEN = {male: female for female, male in (pair.split("/") for pair in _LISTS["origin"])}
 _DESCENT = re.compile(
     r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
@@ -664,7 +669,7 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
     after = words.after(i)
     if word in _ADJECTIVES and kinds(after)[:1] == "n" and not is_inflected(after, "s", "ing"):
         return None  # "a male voice" is about a thing
-    alone = _nouns_alone().get(words.before(i))
+    alone = _NOUNS_ALONE.get(words.before(i))
     if alone is not None:
         new[i - 1] = with_capitals_of(words.words[i - 1], alone + "s" * (singular(word) != word))
         return ""  # "baby girl", "teenage boys"
@@ -704,13 +709,6 @@ def _number_before(words: Text, i: int) -> str:
     return words.before(first)
 
 
-@cache
-def _nouns_alone() -> dict[str, str]:
-    """Map words before a gendered noun, such as "teenage", to the noun that replaces both."""
-    pairs = (entry.partition("/") for entry in _LISTS["noun-alone"])
-    return {word: noun or word for word, _, noun in pairs}
-
-
 def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
     """Return the form of "they" for a gendered pronoun, and add the verb of a subject to `new`."""
     word = _without_ending(words.low[i])
@@ -736,15 +734,9 @@ def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
 
 def _plural_verb(verb: str) -> str:
     """Return the plural of a verb in the third person singular, or "" for other words."""
-    known = _plural_verbs().get(verb)
-    if known is not None:
-        return known
+    if verb in _PLURAL_VERBS:
+        return _PLURAL_VERBS[verb]
     return base(verb) if is_inflected(verb, "s") and "v" in kinds(base(verb)) else ""
-
-
-@cache
-def _plural_verbs() -> dict[str, str]:
-    return dict(pair.split("/") for pair in _LISTS["plural-verb"])
 
 
 # "a man and a woman" -> "two people", "a man and two women" -> "three people"

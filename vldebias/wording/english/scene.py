@@ -27,8 +27,6 @@ from vldebias.wording.english.text import read_text
 
 _NEAR = 8  # maximum distance in words between a noun and a fact after it that describes it
 _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
-# Lists of facts that determine the time or place of a scene.
-_SCENES = ("period", "one-origin", "war", "war-site", "event", "event-of", "troops", "expedition")
 _SCENE_NOUNS = frozenset({"scene-noun", "country", "open-country"})
 _AGE_LISTS = ("age-said", "young-person")
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
@@ -89,9 +87,7 @@ class Scene:
         """Group facts by list, except those about the picture or a thing."""
         facts_of_list = defaultdict[str, list[Fact]](list)
         for fact in facts:
-            # In "a book about the Crusades", the fact is only a topic.
-            is_topic = fact.name in _SCENES and self._word_before_object(fact) == "about"
-            if fact.first in self._about_picture or is_topic or self._names_thing(fact):
+            if fact.first in self._about_picture or self._names_thing(fact):
                 continue
             facts_of_list[fact.name].append(fact)
             is_in_capitals = self.text.words[fact.first][:2].isupper()
@@ -218,10 +214,6 @@ class Scene:
         if not self.text.after(self.head).endswith("ing"):
             return False
         return self.head + 1 in {fact.first for fact in self._facts[name]}
-
-    def speaks_of(self, name: str) -> bool:
-        """Return whether facts from a list are only talked about, as in "explaining surgery"."""
-        return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
 
     def _follows(self, fact: Fact, name: str) -> bool:
         """Return whether a word from a list is after the subject, within four words of a fact."""
@@ -360,12 +352,10 @@ class Scene:
 
     def _names_thing(self, fact: Fact) -> bool:
         """Return whether a fact describes a thing: "a Viking museum", "Victorian house"."""
-        if fact.first > self.head and self._is_thing(fact.stop):
-            # An origin before a thing is that of the thing: "Chinese medicine".
-            is_origin = self.text.bare[fact.first] in origins()
-            # Other facts describe a thing only as the object of a verb: "making a Tudor lantern".
-            if is_origin or self._word_before_object(fact).endswith("ing"):
-                return True
+        # An origin before a thing is that of the thing: "Chinese medicine".
+        is_origin = fact.first > self.head and self.text.bare[fact.first] in origins()
+        if is_origin and self._is_thing(fact.stop):
+            return True
         list_of_things = "thing"
         last = min(fact.stop + 2, len(self.text.bare))
         if self.is_in_phrase(fact):
@@ -383,13 +373,6 @@ class Scene:
             if self.text.low[i].endswith("ing"):
                 return False  # "in the 38th week of pregnancy shelving books" is about the subject
         return False
-
-    def _word_before_object(self, fact: Fact) -> str:
-        """Return the verb or preposition before a fact: "making" in "making a Japanese kimono"."""
-        i = fact.first - 1
-        while i > self.head and listed(self.text.low[i], "determiner"):
-            i -= 1
-        return self.text.low[i] if i > self.head else ""
 
     def _is_thing(self, i: int) -> bool:
         """Return whether word i continues its phrase with a thing, not with a person or scene."""

@@ -19,6 +19,7 @@ from vldebias.wording.languages.detection import (
     name_of,
     scripts_of,
 )
+from vldebias.wording.languages.romance import LANGUAGES as ROMANCE
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -79,6 +80,8 @@ def load_language(code: str) -> Language:
         return ENGLISH
     if code not in CODES:
         return Unread(code)
+    if code in ROMANCE:
+        return ROMANCE[code]
     language: Language = import_module(f"{__name__}.{code}.grammar").LANGUAGE
     return language
 
@@ -124,34 +127,15 @@ def _latin_language(text: str) -> Language | None:
     is_person_english = any(map(person, words))
     is_close = english >= _ENGLISH_SHARE * best or only_letters
     # "a" is a word in several languages: "un dentista atendiendo a un paciente".
-    is_sure = english > best or _knows_english(text)
+    # A word of three letters or more is surer, unless it is only a name.
+    is_sure = english > best or any(kinds(word).strip("fliu") for word in _long_words(text))
     is_english = (english > 0 and english >= best and is_sure) or (is_close and is_person_english)
     language = None if is_english else _foreign_language(text, scores)
-    if language is None and not is_person_english:
-        language = _language_of_subject(text)
     return language or (ENGLISH if english or ENGLISH.reads(text) else None)
 
 
 def _long_words(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]{3,}", text.lower())
-
-
-def _knows_english(text: str) -> bool:
-    """Return whether any word of three letters or more is English and not only a name."""
-    return any(kinds(word).strip("fliu") for word in _long_words(text))
-
-
-def _language_of_subject(text: str) -> Language | None:
-    """Detect the language of a subject with English tags: "soldador, cinematic lighting"."""
-    subject = re.split("[,;.]", text)[0]
-    if subject == text or not subject.islower():
-        return None  # a capitalised word may be a name
-    scores = latin_scores(subject)
-    language = None if "en" in scores else _foreign_language(subject, scores)
-    if language is None or not language.reads(subject):
-        return None
-    n_read, _ = _fit_of(subject, language.code)
-    return language if n_read == len(subject.split()) else None
 
 
 def _fit_of(text: str, code: str) -> tuple[int, int]:

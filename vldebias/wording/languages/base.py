@@ -533,8 +533,6 @@ class SpacedLanguage(ListedLanguage):
 
     def _why_nobody(self, tokens: Reading) -> str:
         """Return the reason why nothing is inserted into a prompt without people."""
-        if self.matcher("edit").find(tokens) == 0:
-            return "edit"
         for list_name, reason in (("group-left-unchanged", "group"), ("pronoun", "pronoun")):
             if self.matcher(list_name).find(tokens) is not None:
                 return reason
@@ -570,8 +568,6 @@ class SpacedLanguage(ListedLanguage):
         """
         if phrase.stated:
             return False
-        if self._joins_unknown_trade(tokens, phrase):
-            return True
         # One person of several is no group: "uno de los médicos", "einer der Ärzte".
         is_one = self.is_listed(tokens.before(phrase.first), "one-of")
         if phrase.plural and (is_one or self.matcher("one-of").ends_before(tokens, phrase.first)):
@@ -583,17 +579,6 @@ class SpacedLanguage(ListedLanguage):
         # In "il coltello dello chef", the article is contracted with "of".
         is_contracted = self.is_listed(tokens[phrase.first], "owner-link")
         return not is_shown and (is_contracted or self.is_genitive(before, phrase))
-
-    def _joins_unknown_trade(self, tokens: Reading, phrase: Phrase) -> bool:
-        """Return whether "and" joins a phrase and an unknown noun that may be a trade."""
-        for link, step in ((phrase.first - 1, -1), (phrase.last + 1, 1)):
-            nouns = tokens[link + 1 : link + 3] if step > 0 else tokens[max(link - 1, 0) : link]
-            if not 0 < link < len(tokens) or tokens[link].low not in self.entries("and"):
-                continue
-            is_known = any(self.noun_of(noun) or self.is_listed(noun, "thing") for noun in nouns)
-            if not is_known and any(map(self.matcher("may-be-trade").has, nouns)):
-                return True
-        return False
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         """Return whether a phrase names the owner of something.
@@ -617,8 +602,6 @@ class SpacedLanguage(ListedLanguage):
         if self._has_trade(tokens, person, phrase):
             return True
         between = range(person.head + 1, phrase.first + 1)
-        if any(map(tokens.opens_sentence, between)):
-            return False
         words = self.matcher("role-behind")
         if len(between) > 1 and words.has(tokens[phrase.first - 1]):
             return True
@@ -733,14 +716,10 @@ class SpacedLanguage(ListedLanguage):
         fixed: the reason if the context implies a value, or "".
         """
         is_gender = self.kind_of(attribute) == "gender"
-        reason = ""
-        if is_gender and phrase.stated:
-            reason = "stated"
-        elif fixed:
-            reason = fixed
-        elif not is_gender and self.lacks_form(phrase):
+        reason = "stated" if is_gender and phrase.stated else fixed
+        if not reason and not is_gender and self.lacks_form(phrase):
             reason = "form"
-        elif phrase.plural and self.leaves_groups(attribute):
+        if not reason and phrase.plural and self.leaves_groups(attribute):
             reason = "group"
         span = (tokens[phrase.head].start, tokens[phrase.last].end)
         is_young = self.is_listed(tokens[phrase.head], "child")

@@ -1,4 +1,7 @@
-"""Romance languages, in which articles and adjectives agree with the noun."""
+"""Romance languages, in which articles and adjectives agree with the noun.
+
+"Un infirmier fatigué" becomes "une infirmière fatiguée" or "un infirmier homme fatigué".
+"""
 
 from __future__ import annotations
 
@@ -121,9 +124,6 @@ class RomanceLanguage(SpacedLanguage):
         phrase = self._phrase_before(tokens, i)
         noun = self.noun_of(token)
         is_feminine = token.low in self.feminine_nouns
-        article = "" if phrase.article is None else tokens[phrase.article].low
-        if is_feminine and article in self.pairs("article") and not article.endswith("'"):
-            return None  # "un cliente" is not French: "cliente" requires a feminine article.
         is_for_one_gender = is_feminine or self.is_listed(token, "gendered-noun")
         if is_for_one_gender or (noun is not None and self.states_gender(tokens, i)):
             return Phrase(phrase.first, i, stated=True)
@@ -131,7 +131,7 @@ class RomanceLanguage(SpacedLanguage):
             return None
         size = self.number_of(tokens.before(phrase.first).low)
         if noun.number == "many" or size is not None:
-            return self._plural_phrase(tokens, phrase, size)
+            return Phrase(phrase.first, i, plural=True, size=size)
         return self._single_phrase(tokens, phrase, noun)
 
     def _is_thing(self, tokens: Reading, i: int) -> bool:
@@ -166,15 +166,6 @@ class RomanceLanguage(SpacedLanguage):
                 first -= 1
         return first
 
-    def _plural_phrase(self, tokens: Reading, phrase: Phrase, size: int | None) -> Phrase:
-        """Return the phrase for several people, with a participle: "tres médicos cansados"."""
-        is_bare = phrase.article is None and size is not None
-        first = phrase.first - 1 if is_bare else phrase.first
-        following = tokens.after(phrase.head)
-        is_participle = self._is_participle(following._replace(low=following.low[:-1]))
-        behind = (phrase.head + 1,) if is_participle and following.low.endswith("s") else ()
-        return Phrase(first, phrase.head, plural=True, size=size, behind=behind)
-
     def _single_phrase(self, tokens: Reading, phrase: Phrase, noun: Noun) -> Phrase | None:
         """Return the phrase for one person, or None if the article or position does not fit."""
         opening = tokens[phrase.first]
@@ -191,8 +182,6 @@ class RomanceLanguage(SpacedLanguage):
         fixed = self.matcher("fixed-complement").length_at(tokens, phrase.head + 1)
         behind = self._adjectives_behind(tokens, phrase.head + fixed)
         phrase = phrase._replace(noun=noun, behind=behind)
-        if noun.gender == "f":
-            return phrase
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
     def _is_unsure_apart(self, tokens: Reading, phrase: Phrase) -> bool:
@@ -427,10 +416,6 @@ class RomanceLanguage(SpacedLanguage):
     def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
         """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
         word = tokens.after(last)
-        noun = self.noun_of(word)
-        if noun is not None:
-            # The two nouns may have to agree: "un chef cuisinier", but "un guerrier nomade".
-            return noun.gender != "mf"
         is_known = self.is_listed(word, "no-adjective", "behind-noun")
         if is_known or not word.low.endswith(self.entries("unsure-ending")):
             return False
@@ -474,3 +459,11 @@ class RomanceLanguage(SpacedLanguage):
             return {}  # "de" and "el" would have to be contracted
         changes[phrase.article] = self._like(tokens[phrase.article], article)
         return changes
+
+
+LANGUAGES = {
+    "es": RomanceLanguage("es", "Spanish", " y "),
+    "fr": RomanceLanguage("fr", "French", " et "),
+    "it": RomanceLanguage("it", "Italian", " e "),
+    "pt": RomanceLanguage("pt", "Portuguese", " e "),
+}

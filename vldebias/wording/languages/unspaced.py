@@ -150,9 +150,7 @@ class UnspacedLanguage(ListedLanguage):
         for gendered in self._gendered(text) if kind != "gender" else ():
             if not any(match.start - 2 <= gendered.start() < match.end for match in matches):
                 return True
-        if any(self._may_be_owner(text, match) for match in matches):
-            return True
-        return self._joins_unknown(text, matches)
+        return any(self._may_be_owner(text, match) for match in matches)
 
     def _may_be_owner(self, text: str, match: Match) -> bool:
         """Return whether a noun may only name the owner of something: 厨师的刀."""
@@ -197,22 +195,6 @@ class UnspacedLanguage(ListedLanguage):
             if other and other.end() > end:
                 start, end = other.span()
         return Match(start, end, text[start:end])
-
-    def _joins_unknown(self, text: str, matches: Sequence[Match]) -> bool:
-        """Return whether "and" joins a known and an unknown noun for people: 厨师和弄臣."""
-        ending, behind = (self.pattern(name).pattern for name in ("may-be-person", "noun-end"))
-        noun = r"[^\W\u3040-\u309f]\w{0,5}?"  # Hiragana begins a particle, as in 配管工として.
-        for link in self.pattern("and").finditer(text):
-            is_known_left = any(match.end == link.start() for match in matches)
-            reach = range(link.end(), link.end() + 8)
-            is_known_right = any(match.start in reach for match in matches)
-            left = re.search(rf"\w(?:{ending})$", text[: link.start()])
-            right = re.match(rf"\s?{noun}(?:{ending})(?:{behind}|\W|$)", text[link.end() :])
-            unknown = right if is_known_left else left
-            is_and = re.match(rf"\s?{noun}", text[link.end() :])
-            if is_known_left != is_known_right and is_and and unknown:
-                return True
-        return False
 
     def is_role(self, text: str, match: Match) -> bool:
         """Return whether the adjacent words show that a noun describes another person's role.
@@ -293,12 +275,8 @@ class UnspacedLanguage(ListedLanguage):
     ) -> Mention:
         """Return the mention for a noun, with the reason if no value is inserted."""
         is_group, size = self._size_of(text, match)
-        reason = ""
-        if is_stated:
-            reason = "stated"
-        elif fixed:
-            reason = fixed
-        elif is_group and self.leaves_groups(attribute):
+        reason = "stated" if is_stated else fixed
+        if not reason and is_group and self.leaves_groups(attribute):
             reason = "group"
         is_young = match.noun.endswith(self.entries("child"))
         group = Group(match.end, size, is_young, mixes=True) if is_group else None

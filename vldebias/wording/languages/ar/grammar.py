@@ -17,10 +17,7 @@ _HUMAN = "شخص"
 
 
 class Arabic(SpacedLanguage):
-    """Find people in Arabic prompts, and insert values with the required agreement.
-
-    The definite article is a prefix, so a phrase's `article` is the "one" in "one of the doctors".
-    """
+    """Find people in Arabic prompts, and insert values with the required agreement."""
 
     code = "ar"
     name = "Arabic"
@@ -101,8 +98,6 @@ class Arabic(SpacedLanguage):
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
         if noun is None or is_kind or self._is_thing(tokens, i, noun):
             return None
-        if noun.number == "many" and self.is_listed(tokens.before(i), "one-of"):
-            return Phrase(i - 1, i, noun, article=i - 1)
         size = self.number_of(tokens.before(i).low)
         if noun.number == "many" or size is not None:
             return Phrase(i if size is None else i - 1, i, plural=True, size=size)
@@ -163,22 +158,14 @@ class Arabic(SpacedLanguage):
         if any(self._is_unread(tokens, i) for i in range(len(tokens))):
             return True
         is_joined = self._is_joined_person(tokens[phrase.first])
-        is_unsure = super().is_unsure(tokens, phrase) and not is_joined
-        if is_unsure or self._joins_unknown(tokens, phrase, is_joined):
+        if super().is_unsure(tokens, phrase) and not is_joined:
             return True
         following = tokens.after(phrase.last)
         if not phrase.is_open or not following.text:
             return False
         # The next word may be an unlisted adjective, which would have to agree: "طبيب مجنون".
         is_listed = self._ends_noun(following) or self.is_listed(following, "of-noun")
-        if _LIKE_ADJECTIVE.fullmatch(following.low) and not is_listed:
-            return True
-        # A masculine adjective after a feminine noun describes the person: "سائق حافلة متعب".
-        second = tokens.after(phrase.last + 1)
-        if self.is_listed(second, "adjective"):
-            return not following.low.endswith("ة")
-        is_listed = self._ends_noun(following) or self._ends_noun(second)
-        return _LIKE_ADJECTIVE.fullmatch(second.low) is not None and not is_listed
+        return _LIKE_ADJECTIVE.fullmatch(following.low) is not None and not is_listed
 
     def _is_unread(self, tokens: Reading, i: int) -> bool:
         """Return whether a word is a verb in the dual or a noun in the accusative.
@@ -190,16 +177,6 @@ class Arabic(SpacedLanguage):
             return True
         is_accusative = low.endswith("ا") and low[:-1] in self._nouns
         return is_accusative and not self.is_listed(tokens.before(i), "role-verb")
-
-    def _joins_unknown(self, tokens: Reading, phrase: Phrase, is_joined: bool) -> bool:
-        """Return whether "and" joins a person and an unknown word: "طبيب ونحاس", "نحاس وطبيب"."""
-        before = tokens.before(phrase.first)
-        is_known = self.noun_of(before) or self.is_listed(before, "adjective")
-        if is_joined and not is_known and tokens[phrase.first - 1].opens:
-            return not self.states_gender(tokens, phrase.first - 1)
-        word = tokens.after(phrase.last)
-        is_other = self._ends_noun(word) or word.low.endswith(("ه", "ها")) or self.noun_of(word)
-        return word.low.startswith("و") and not (is_other or word.low.startswith("وال"))
 
     def is_genitive(self, before: Sequence[Token], phrase: Phrase) -> bool:
         is_other_word = self.is_listed(before[0], "place") or self._is_verb(before[0])
@@ -218,14 +195,11 @@ class Arabic(SpacedLanguage):
     # ---- writing
 
     def lacks_form(self, phrase: Phrase) -> bool:
-        # No adjective can be added to "one of the engineers": أحد المهندسين.
-        return not phrase.is_open or phrase.article is not None
+        return not phrase.is_open
 
     def write_one(
         self, tokens: Reading, phrase: Phrase, gender: str, adjectives: Sequence[str]
     ) -> Changes:
-        if phrase.article is not None:
-            return self._of_several(tokens, phrase, gender)
         prefix, _ = self._split(tokens[phrase.head])
         article = _article_in(prefix)
         changes: Changes = {}
@@ -322,17 +296,6 @@ class Arabic(SpacedLanguage):
         if before.low in ("يعمل", "يشتغل"):
             states = states | self._nouns.keys()
         return feminine(stem) if stem != token.low and stem in states else ""
-
-    def _of_several(self, tokens: Reading, phrase: Phrase, gender: str) -> Changes:
-        """Return the changes to "one of the doctors": إحدى الطبيبات, أحد الأطباء الرجال."""
-        head = phrase.head
-        if gender == "male":
-            # "Men" comes after the entire noun phrase: "أحد مدراء التسويق الرجال".
-            last = head + tokens.after(head).low.startswith("ال")
-            return {last: f"{tokens[last].text} الرجال"}
-        prefix, _ = self._split(tokens[head])
-        pronoun = "لإحدى" if tokens[head - 1].low.startswith("ل") else "إحدى"
-        return {head - 1: pronoun, head: prefix + phrase.noun.feminine[:-1] + "ات"}
 
 
 def _article_in(prefix: str) -> str:

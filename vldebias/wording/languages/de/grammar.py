@@ -187,8 +187,6 @@ class German(SpacedLanguage):
         persons: list[Phrase] = []
         for j in range(len(tokens)):
             phrase = self.phrase_at(tokens, j)
-            if tokens.opens_sentence(j) and j <= i:
-                persons = []
             if phrase is not None and j < i:
                 persons.append(phrase)
             elif phrase is not None and phrase.article == i and phrase.is_open:

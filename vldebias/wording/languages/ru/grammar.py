@@ -14,7 +14,6 @@ from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, Spac
 CASES = ("nominative", "genitive", "dative", "accusative", "instrumental", "prepositional")
 DASH = " \u2014 "
 _HUMANS_OF_GENDER = ("женщин", "мужчин")
-_SIBILANTS = "жшчщ"
 # Masculine participles. The ending "-ой" is feminine here: "у доски, исписанной формулами".
 _ACTIVE_PARTICIPLE = re.compile(".{2,}(?:щ|[бвгдкпрсх]ш)(?:ий|его|ему|им|ем)(?:ся)?")
 _PASSIVE_PARTICIPLE = re.compile(".{2,}(?:нн|.[тм])(?:ый|ого|ому|ым|ом)")
@@ -41,9 +40,6 @@ class Russian(SpacedLanguage):
             for word in self.entries(name):
                 forms = self.inflected(word, "singular")
                 self._add(nouns, "noun", forms, self.inflected(word, plural))
-                if word[-1] in _SIBILANTS:
-                    # After a sibilant, the instrumental is often misspelled: "сторожом".
-                    nouns[word + "ом"] = Noun(word, word, kind="noun", cases=("instrumental",))
         # Nouns that are declined like adjectives: "учёный".
         adjectives = self.matcher("adjective-alone").words
         for word in self.entries("person-adjectival"):
@@ -338,10 +334,6 @@ class Russian(SpacedLanguage):
     def _past(self, tokens: Reading, i: int) -> str:
         """Return the feminine form of a past-tense verb or short adjective ("готов"), or ""."""
         token = tokens[i]
-        following = tokens.after(i)
-        is_last = not following.text or self.is_listed(following, "preposition")
-        if token.low in ("один", "весь") and not is_last:
-            return ""
         form = self.pairs("predicate").get(token.low, "")
         if not form and token.low not in self.entries("no-verb") and _PAST.fullmatch(token.low):
             (form,) = self.inflected(token.low, "past")
@@ -363,15 +355,9 @@ class Russian(SpacedLanguage):
         is_attribute = tokens[i].opens or is_joined or i == phrase.head + 1
         if not is_attribute or not self._is_participle(tokens[i], phrase.case):
             return ""
-        if tokens.after(i).text:
-            is_own = self._has_complement(tokens, i, phrase.case)
-            is_of_next = not is_active or low.endswith("ся")
-        else:
-            is_own = is_active or i + 1 == len(tokens)
-            # It may begin a series of adjectives: "одетый, усталый".
-            is_of_next = not is_own and self._cases_of_adjective(tokens[i + 1].low) != ()
-        if is_own:
+        if not tokens.after(i).text or self._has_complement(tokens, i, phrase.case):
             return self._feminine(low, phrase.case)
+        is_of_next = not is_active or low.endswith("ся")
         return "" if is_of_next else None
 
     def _has_complement(self, tokens: Reading, i: int, case: str) -> bool:

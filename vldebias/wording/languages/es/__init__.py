@@ -1,1 +1,0 @@
-"""Spanish grammar and word lists."""

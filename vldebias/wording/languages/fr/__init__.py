@@ -1,1 +1,0 @@
-"""French grammar and word lists."""

@@ -1,1 +1,0 @@
-"""Italian grammar and word lists."""

@@ -1,1 +1,0 @@
-"""Portuguese grammar and word lists."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vldebias.judge.answers import read_answers
-
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
@@ -28,6 +26,8 @@ from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 from vldebias.wording.reasons import reason_in_words
+
+from ..shares.answers import read_answers
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline

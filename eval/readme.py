@@ -70,10 +70,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/how-to/edited-images.md": {"skin": skin.errors},
     "docs/how-to/index-queries.md": {"searched": methods.searched},
-    "docs/how-to/rerank.md": {
-        "reranked": methods.reranked,
-        "true_shares": methods.true_shares,
-    },
+    "docs/how-to/rerank.md": {"reranked": methods.reranked},
     "docs/generation.md": {
         "sampled": generation.sampled,
         "three_models": generation.three_models,
@@ -100,6 +97,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "eval/README.md": {
         "encoder": photographs.encoder,
+        "true_shares": methods.true_shares,
         "speed": times.speed,
     },
 }

@@ -85,9 +85,8 @@ def rows_by_place(name: str) -> dict[Place, dict[tuple[str, str], Measurement]]:
 COLUMNS = (
     ("remaining gap", LEFT, OURS),
     ("the same, balanced prompts", LEFT, WORDS),
-    ("jobs recognised, relative to no method", "recognised, share of none", OURS),
     ("other value shown, no method", "other stated", NONE),
-    ("other value shown", "other stated", OURS),
+    ("with cross-attention", "other stated", OURS),
 )
 """The title, metric and method of each column."""
 
@@ -103,9 +102,9 @@ def three_models() -> str:
             cells.append(", ".join(f"{value:.2f}" for value in values))
         lines.append(cells)
     note = (
-        "Two splits of the jobs, with 10 held-out jobs each. The gap is relative to no method."
-        ' Other value: another stated attribute, such as hair in "a red-haired pilot". Intervals:'
-        " `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
+        "Two splits of 10 held-out jobs. Gap: relative to no method. Other value: another stated"
+        ' attribute, such as hair in "a red-haired pilot". From `eval/results/steer_models.json`'
+        " (`python -m eval.experiments.steering_models`)."
     )
     return table(*lines, note=note)
 

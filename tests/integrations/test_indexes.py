@@ -54,7 +54,7 @@ def printed_rows() -> dict[str, list[str]]:
     table = PAGE.read_text(encoding="utf-8").partition("| you have |")[2].partition("\n\n")[0]
     lines_of_row = {}
     for line in table.splitlines()[2:]:
-        _, name, _, use, _ = line.split("|")
+        _, name, use, _ = line.split("|")
         lines_of_row[name.strip()] = re.findall(r"`([^`]+)`", use)
     return lines_of_row
 

@@ -164,12 +164,12 @@ def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ] == ["better"]
     page = tmp_path / "compare.html"
     run("compare", str(a), str(b), "--out", str(page))
-    assert f"A: {a}<br>B: {b}" in page.read_text(encoding="utf-8")
+    assert "A: a/result.json<br>B: b/result.json" in page.read_text(encoding="utf-8")
     console = Console(width=20, force_terminal=True, color_system=None)
     monkeypatch.setattr(common, "out", lambda: console)
     assert (
         run("compare", str(a), str(b))
-        == f"{compare(Result.read(a), Result.read(b), (str(a), str(b)))}\n"
+        == f"{compare(Result.read(a), Result.read(b), ('a/result.json', 'b/result.json'))}\n"
     )
 
 

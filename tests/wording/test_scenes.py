@@ -5,6 +5,7 @@ afterwards. The rates therefore do not estimate the accuracy on other prompts, b
 decrease.
 """
 
+import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,8 +21,9 @@ AT_LEAST = {"several": 46, "markup": 47, "verb": 42, "nouns": 49, "quoted": 14}
 def correct_by_kind() -> dict[str, int]:
     """Return how many prompts of each kind are rewritten as labelled."""
     of_kind = defaultdict[str, int](int)
-    for row in read(SCENES):
-        of_kind[row["kind"]] += decide(row).is_right
+    lines = SCENES.read_text(encoding="utf-8").splitlines()
+    for line, row in zip(lines, read(SCENES), strict=True):
+        of_kind[json.loads(line)["kind"]] += decide(row).is_right
     return of_kind
 
 

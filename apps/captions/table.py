@@ -88,8 +88,9 @@ def read_stated(
         needs_text: whether a table without them is an error.
 
     Raises:
-        InvalidInputError: If a table cannot be read, or the column with the images or with the
-            texts is missing, or several columns may be the one with the texts.
+        InvalidInputError: If a table cannot be read, the column with the images or with the texts
+            is missing, several columns may be the one with the texts, no table has a column in
+            `columns`, or there are no rows.
     """
     sources = []
     for number, table in enumerate(tables, 1):
@@ -98,9 +99,12 @@ def read_stated(
     if len(set(names)) < len(names):
         names = sources
     read: list[StatedRow] = []
+    missing_columns = dict(columns)
     for table, source, name in zip(tables, sources, names, strict=True):
         rows = opened_table(table)
         column_of_role = columns_of_roles(rows, columns, roles, text, source)
+        for role in columns.keys() & column_of_role.keys():
+            missing_columns.pop(role, None)
         for role in ("image", text) if needs_text else ("image",):
             if role not in column_of_role:
                 raise InvalidInputError(
@@ -116,6 +120,13 @@ def read_stated(
         models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
         facts = [{role: cells[role][row] for role in cells} for row in range(len(images))]
         read += map(StatedRow, models, images, texts, facts)
+    for role, column in missing_columns.items():
+        raise InvalidInputError(
+            f"columns: no table has the column {column!r} for {role!r}; the columns are"
+            f" {rows.column_names}"
+        )
+    if not read:
+        raise InvalidInputError(f"{', '.join(sources)}: no rows; expected one row per image")
     return read
 
 

@@ -62,6 +62,10 @@ class Engine:
             raise InvalidInputError(f"--embeddings {embeddings}: no such file")
         if images is not None and not images.is_dir():
             raise InvalidInputError(f"--image-dir {images}: no such folder")
+        for pipeline in pipelines:
+            # Visitors would see the message, and with it the path, when they choose the pipeline.
+            if pipeline.startswith(("/", "./", "../", "~")) and not Path(pipeline).exists():
+                raise InvalidInputError(f"--pipeline {pipeline}: no such folder; check the path")
         # Visitors choose a pipeline by its name, and do not see the paths of folders.
         self.pipelines = {Path(pipeline).name or pipeline: pipeline for pipeline in pipelines}
         if len(self.pipelines) < len(pipelines):

@@ -165,6 +165,12 @@ def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[
                 f"{source}: expected a column {role!r} with the path of an image in every row; the"
                 f" columns are {rows.column_names}; name it: --column {role}=NAME"
             )
+    for role, name in columns.items():
+        if role not in names:
+            raise InvalidInputError(
+                f"{source}: there is no column {name!r} for {role!r}; the columns are"
+                f" {rows.column_names}"
+            )
     pairs = need("pandas").DataFrame(texts)
     person = pairs.get("person", pairs.before)
     return pairs.assign(person=person.where(person != "", pairs.before)), data

@@ -61,7 +61,7 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
         if output_folder(name) in output_folders:
             raise InvalidInputError(
                 f"--pipeline {source}: the name {output_folder(name)!r} is used twice; expected"
-                " different names; rename one of the folders"
+                " different names"
             )
         output_folders.add(output_folder(name))
         source_of_name[name] = source

@@ -81,6 +81,11 @@ def test_incompatible_options_are_rejected(option: str, value: Any, named: str) 
         engines.Engine(**{option: value})
 
 
+def test_a_missing_folder_is_reported_before_visitors_see_its_path() -> None:
+    with pytest.raises(InvalidInputError, match="/nowhere/model: no such folder"):
+        engines.Engine(pipelines=("miniature", "/nowhere/model"), model="miniature")
+
+
 def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> Any:
     """Return twelve images per row: 0 is male, 1 is female, -1 is unknown."""
     request = Request("A photo of a doctor.", number=12)

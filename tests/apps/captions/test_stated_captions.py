@@ -298,6 +298,8 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([{"caption": ["A man."]}], {}, "expected a column with the images"),
         ([{"image": [1]}], {}, r"expected a column with the captions, .* --column caption=NAME"),
         ([table()], {"columns": {"captoin": "x"}}, "did you mean 'caption'"),
+        ([table()], {"columns": {"label": "gneder"}}, "no table has the column 'gneder'"),
+        ([{"image": [], "caption": []}], {}, "no rows"),
         ([table(label=["blue"] * 11)], {}, "11 labels of 11 are not understood, such as 'blue'"),
         ([table(), table(image=[f"x{n}" for n in range(11)])], {}, "none is in all tables"),
         ([table(label=["N/A"] + [""] * 10)], {}, None),

@@ -376,3 +376,5 @@ def test_points_must_be_ten_numbers_and_roles_are_known(folder: Path) -> None:
         evaluate_edits(table | {"after_points": [POINTS] * 20})
     with pytest.raises(InvalidInputError, match="'persn' is no role; did you mean 'person'"):
         evaluate_edits(table, columns={"persn": "id"})
+    with pytest.raises(InvalidInputError, match="there is no column 'id' for 'person'"):
+        evaluate_edits(table, columns={"person": "id"})

@@ -23,7 +23,7 @@ OTHERS = {
     "一个陶艺家在拉坯，旁边站着一位老奶奶",  # noqa: RUF001
     "妈妈和医生在走廊里说话",
 }
-# docs/how-to/index-queries.md names this form, which is not in the lists of words.
+# This form is not in the lists of words.
 MISSED = {"Une photo d'une pompière devant un immeuble"}
 
 

@@ -49,10 +49,10 @@ class Engine:
         dtype: str | None = None,
     ) -> None:
         # Without a judge, the page could show images but not results.
-        others = [pipeline for pipeline in pipelines if pipeline != MINIATURE]
-        if others and model is None:
+        unjudged = [pipeline for pipeline in pipelines if pipeline != MINIATURE]
+        if unjudged and model is None:
             raise InvalidInputError(
-                f"--pipeline {others[0]} needs a model that judges its images. Add --model with an"
+                f"--pipeline {unjudged[0]} needs a model that judges its images. Add --model with an"
                 " open_clip architecture (and --pretrained) or a transformers id or folder, such"
                 " as --model ViT-B-32 --pretrained openai"
             )
@@ -87,6 +87,13 @@ class Engine:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._loaded: dict[str, Any] = {}
         self._opened: set[str] = set()
+
+    @property
+    def shown_source(self) -> str:
+        """Return what code on the page loads: an id, or the name of a folder without its path."""
+        if Path(self.pipeline_name).exists():
+            return Path(self.pipeline_name).name
+        return self.pipeline_name
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
         """Call `load` once and return its result; concurrent callers wait for it."""

@@ -99,17 +99,17 @@ class GenerateTab:
                 self.seed = gr.Number(0, label="Seed", precision=0)
                 self.steps = gr.Number(STEPS[self.is_small], label="Steps", precision=0)
                 self.guidance = gr.Number(GUIDANCE[self.is_small], label="Guidance")
-                others = list(self.engine.pipelines)[1:]
+                seconds = list(self.engine.pipelines)[1:]
                 self.second = gr.Dropdown(
-                    [NO_SECOND, *others],
+                    [NO_SECOND, *seconds],
                     label="Second pipeline",
                     elem_id="second",
-                    visible=bool(others),
+                    visible=bool(seconds),
                 )
         usual = Request(PROMPT, steps=STEPS[self.is_small], guidance=GUIDANCE[self.is_small])
         with gr.Accordion("The same in Python", open=False):
             self.code = gr.Code(
-                usual.code(self.engine.pipeline_name),
+                usual.code(self.engine.shown_source),
                 language="python",
                 elem_id="code",
                 interactive=False,
@@ -172,8 +172,8 @@ class GenerateTab:
         """
         *form, second = values
         request = Request.from_form(*form)
-        first_name, *others = self.engine.pipelines
-        check_choice(second, (NO_SECOND, *others), "second pipeline")
+        first_name, *seconds = self.engine.pipelines
+        check_choice(second, (NO_SECOND, *seconds), "second pipeline")
         requests = {"": request}
         if second != NO_SECOND:
             requests = {first_name: request, str(second): replace(request, pipeline=str(second))}
@@ -197,7 +197,7 @@ class GenerateTab:
 
     def _show_code(self, *values: Any) -> Any:
         try:
-            return Request.from_form(*values[:-1]).code(self.engine.pipeline_name)
+            return Request.from_form(*values[:-1]).code(self.engine.shown_source)
         except VldebiasError:
             return gr.skip()  # the button explains the problem
 

@@ -481,6 +481,13 @@ def test_the_first_click_immediately_announces_that_the_model_is_loading(
     assert list(generate_tabs.GenerateTab._run(tab, *FORM, "none")) == []
 
 
+def test_code_on_the_page_names_a_folder_without_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    assert engines.Engine(pipelines=(str(folder),), model="miniature").shown_source == "mine"
+    assert engines.Engine(pipelines=("some/id",), model="miniature").shown_source == "some/id"
+
+
 def test_a_visitor_sees_a_second_pipeline_side_by_side_and_chooses_from_the_list(
     engine: Any,
 ) -> None:

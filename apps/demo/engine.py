@@ -52,8 +52,8 @@ class Engine:
         unjudged = [pipeline for pipeline in pipelines if pipeline != MINIATURE]
         if unjudged and model is None:
             raise InvalidInputError(
-                f"--pipeline {unjudged[0]} needs a model that judges its images. Add --model with an"
-                " open_clip architecture (and --pretrained) or a transformers id or folder, such"
+                f"--pipeline {unjudged[0]} needs a model that judges its images. Add --model with"
+                " an open_clip architecture (and --pretrained) or a transformers id or folder, such"
                 " as --model ViT-B-32 --pretrained openai"
             )
         if pretrained is not None and model is None:

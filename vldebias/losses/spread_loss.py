@@ -98,7 +98,7 @@ def _class_sums(batch: Contrast, codes: Tensor, repels: bool) -> Tensor:
     cached = min(max(len(codes) // 8, 64), 256)
     how = batch.how((1.0,))._replace(diagonals=(), cached=cached)
     if batch.whole:
-        rows = _Order.of(codes.repeat(2 if batch.within_view else 1), len(codes))
+        rows = _Order.sort(codes.repeat(2 if batch.within_view else 1), len(codes))
         classes = _Classes(rows, rows, repels)
         if batch.within_view:
             # The rows of both views are anchors and candidates of the same classes.
@@ -107,11 +107,11 @@ def _class_sums(batch: Contrast, codes: Tensor, repels: bool) -> Tensor:
             return sums.unflatten(1, (2, -1))
         return torch.stack(_ClassSums.apply(batch.anchors[0], batch.joint[1], how, classes), dim=1)
     how = how._replace(both=False)
-    rows = _Order.of(codes[batch.rows], len(codes), batch.rows.start)
+    rows = _Order.sort(codes[batch.rows], len(codes), batch.rows.start)
     directions = []
     for k, anchors in enumerate(batch.anchors):
         views = batch.joint if batch.within_view else [batch.joint[1 - k]]
-        columns = _Order.of(codes.repeat(len(views)), len(codes))
+        columns = _Order.sort(codes.repeat(len(views)), len(codes))
         classes = _Classes(rows, columns, repels)
         directions.append(_ClassSums.apply(anchors, torch.cat(views), how, classes)[0])
     return torch.stack(directions, dim=1)
@@ -133,7 +133,7 @@ class _Order(NamedTuple):
     items: Tensor
 
     @classmethod
-    def of(cls, codes: Tensor, pairs: int, start: int = 0) -> Self:
+    def sort(cls, codes: Tensor, pairs: int, start: int = 0) -> Self:
         """Sort rows by their classes (n,).
 
         Args:

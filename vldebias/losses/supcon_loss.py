@@ -95,18 +95,18 @@ class _ClassScores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, zeros: Tensor) -> Tensor:
-        others = zeros.index_add(0, places, rows).index_select(0, places).sub_(rows)
-        ctx.save_for_backward(rows, others, places, zeros)
-        return (rows * others).sum(1)
+        partners = zeros.index_add(0, places, rows).index_select(0, places).sub_(rows)
+        ctx.save_for_backward(rows, partners, places, zeros)
+        return (rows * partners).sum(1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        rows, others, places, zeros = ctx.saved_tensors
+        rows, partners, places, zeros = ctx.saved_tensors
         # Row i is in its own score and in those of the other rows of its class.
         weighted = rows * outer[0][:, None]
         slope = zeros.index_add(0, places, weighted).index_select(0, places).sub_(weighted)
-        return slope.addcmul_(others, outer[0][:, None]), None, None
+        return slope.addcmul_(partners, outer[0][:, None]), None, None
 
 
 class SupCon(ContrastiveLoss[NoSettings]):

@@ -50,12 +50,13 @@ def executed(path: Path, folder: Path) -> Any:
     return notebook
 
 
-def alike(first: str, second: str) -> bool:
+def alike(first: str, second: str, near: float = NEAR) -> bool:
     """Return whether words are equal and numbers close, ignoring spaces and lines in tables."""
     words = [re.sub(r"[\s─━-]+", " ", NUMBER.sub("#", text)).strip() for text in (first, second)]
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (first, second)]
-    near = (abs(a - b) <= NEAR * max(1.0, abs(a), abs(b)) for a, b in zip(*numbers, strict=False))
-    return words[0] == words[1] and len(numbers[0]) == len(numbers[1]) and all(near)
+    pairs = zip(*numbers, strict=False)
+    are_near = (abs(a - b) <= near * max(1.0, abs(a), abs(b)) for a, b in pairs)
+    return words[0] == words[1] and len(numbers[0]) == len(numbers[1]) and all(are_near)
 
 
 def differences(kept: Any, now: Any) -> Iterator[str]:

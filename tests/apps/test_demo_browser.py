@@ -260,7 +260,7 @@ def test_files_named_by_a_visitor_are_not_opened(address: str) -> None:
 def generated(address: str, prompt: str) -> tuple[str, str, list[str]]:
     """Return the last status, verdict and images that a visitor receives."""
     url = f"{address}/gradio_api/call/generate"
-    form = {"data": [prompt, "gender", 12, 1, "none", 0, 2, 3]}
+    form = {"data": [prompt, "gender", 12, 1, "none", 0, 2, 3, "none"]}
     call = urllib.request.Request(
         url, json.dumps(form).encode(), {"Content-Type": "application/json"}
     )

@@ -183,7 +183,7 @@ def test_a_short_result_prints_on_one_page(browser: Any, report: tuple[str, str]
         page.set_content(html)
         printed = page.pdf(prefer_css_page_size=True, print_background=True)
         assert (
-            len(re.findall(rb"/Type\s*/Page\b", printed)) <= {"quickstart": 2, "miniature": 3}[name]
+            len(re.findall(rb"/Type\s*/Page\b", printed)) <= {"quickstart": 2, "miniature": 4}[name]
         )
         page.emulate_media(media="print")
         assert page.locator("table.front").is_visible()

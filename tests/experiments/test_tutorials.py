@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from apps.label.session import open_study
-from eval.notebooks import alike
+from eval.notebooks import NEAR, alike
 from tests.terminals import printed_in_terminal
 
 pytestmark = pytest.mark.slow
@@ -75,6 +75,10 @@ def answer_as_two_people(folder: Path) -> None:
             place = study.answer(place, choice)
 
 
+# The captioner on this page is trained for a few steps, and its captions depend on the CPU.
+CPU_DEPENDENT = {"captions": 0.2}
+
+
 def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
@@ -95,6 +99,7 @@ def kept_lines(printed: str, expected: str) -> str:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
+    near = CPU_DEPENDENT.get(path.stem, NEAR)
     ran = 0
     for block in BLOCKS.finditer(text):
         if block["folder"]:
@@ -108,11 +113,11 @@ def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> Non
         if block["output"] is None:
             continue
         kept = kept_lines(printed, block["output"])
-        if os.environ.get("VLDEBIAS_REWRITE") and not alike(block["output"], kept):
+        if os.environ.get("VLDEBIAS_REWRITE") and not alike(block["output"], kept, near):
             written = path.read_text(encoding="utf-8")
             old = block[0]
             assert written.count(old) == 1
             path.write_text(written.replace(old, old.replace(block["output"], kept + "\n")))
         else:
-            assert alike(block["output"], kept), f"{block['code']}\nprints\n{kept}"
+            assert alike(block["output"], kept, near), f"{block['code']}\nprints\n{kept}"
     assert ran

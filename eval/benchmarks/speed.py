@@ -32,7 +32,7 @@ from torch.nn.functional import normalize
 
 from eval.benchmarks import overheads
 from eval.tables import RESULTS, medians, parser, read_records, records
-from vldebias import losses, metrics
+from vldebias import losses, metrics, rerank
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.report.result import Result
 
@@ -160,7 +160,7 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, f
 
 def fits() -> Iterator[Row]:
     """Compare fits with fewer and with more pairs than dimensions."""
-    for d in (512, 1024):
+    for d in (512, 768, 1024, 2048):
         for pairs in (40, 400, 4000, 40_000):
             yield fit(d, pairs, repetitions=3 if pairs > 10_000 else 7)
 
@@ -202,12 +202,45 @@ def intervals() -> Iterator[Row]:
         difference = abs(ours().low - float(theirs().confidence_interval.low))
         name, size = "interval of a mean / scipy's bootstrap", f"{n:,} rows"
         yield compared(name, size, ours, theirs, 5, difference=difference, within=0.1 / n**0.5)
+        groups = np.random.default_rng(1).integers(4, size=n)
+        rows = (values < 0.8).astype(int), np.ones(n, dtype=int), groups
+        ours = partial(metrics.bootstrap_interval, *rows, statistic=metrics.worst_group_accuracy)
+        plain = partial(worst_group_of_counts, rows[0], groups)
+        difference = abs(ours().low - plain())
+        name = "interval of a worst group / resampled counts"
+        yield compared(name, size, ours, plain, 5, difference=difference, within=0.1 / n**0.5)
+
+
+def worst_group_of_counts(hits: np.ndarray, groups: np.ndarray) -> float:
+    """Return the lower end of the interval of the lowest accuracy, from multinomial counts."""
+    counts = np.bincount(2 * groups + hits)
+    drawn = np.random.default_rng(0).multinomial(len(hits), counts / len(hits), size=2000)
+    of_groups = drawn.reshape(2000, -1, 2)
+    lowest = (of_groups[..., 1] / of_groups.sum(-1)).min(-1)
+    return float(np.quantile(lowest, 0.025))
+
+
+def rerankings() -> Iterator[Row]:
+    """Compare re-ranking with sorting the scores of each query, which are all shown."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(2, size=1000)
+    scores = rng.normal(size=(200, 1000)) + 0.8 * codes
+    ours = partial(rerank, scores, labels=codes)
+
+    def plain() -> np.ndarray:
+        return np.argsort(-scores, axis=1, kind="stable")
+
+    # Both orders contain every candidate once.
+    difference = float((np.sort(ours(), axis=1) != np.sort(plain(), axis=1)).sum())
+    size = "200 queries of 1,000"
+    yield compared("rerank / a sort", size, ours, plain, 7, difference=difference, within=0.0)
 
 
 PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": of_losses,
     "fit": fits,
     "intervals": intervals,
+    "rerank": rerankings,
     "generation": overheads.generation,
     "training": overheads.training,
     "label": overheads.label,

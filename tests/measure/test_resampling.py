@@ -65,6 +65,24 @@ def test_the_worst_group_is_selected_again_in_every_resample() -> None:
     )
 
 
+def test_worst_group_from_counts_equals_worst_group_of_rows() -> None:
+    """Some resamples lack the group of one image, which then is not the worst."""
+    groups = np.array(["few"] + ["some"] * 9 + ["many"] * 30)
+    predictions = np.array(["yes", *["yes"] * 7, *["no"] * 2, *["yes"] * 20, *["no"] * 10])
+    labels = np.full(40, "yes")
+
+    def statistic(*rows: Any) -> float:
+        return worst_group_accuracy(*rows)
+
+    arrays = predictions, labels, groups
+    fast = bootstrap_interval(*arrays, statistic=worst_group_accuracy, resamples=4000, level=0.8)
+    slow = bootstrap_interval(*arrays, statistic=statistic, resamples=4000, level=0.8)
+    assert fast.value == slow.value == pytest.approx(2 / 3)
+    assert (fast.low, fast.high) == pytest.approx((slow.low, slow.high), abs=0.02)
+    again = bootstrap_interval(*arrays, statistic=worst_group_accuracy, resamples=4000, level=0.8)
+    assert again == fast
+
+
 def test_methods_share_their_resamples() -> None:
     """A difference between two methods is therefore paired, and its interval is narrow if they
     share their errors."""

@@ -19,6 +19,7 @@ from vldebias.measure.resampling import (
     Interval,
     Values,
     codes,
+    computes_resamples,
     distinct,
     percentile_interval,
     resampled_counts,
@@ -281,6 +282,17 @@ def _group_accuracy(
     return found, names, index, right
 
 
+def _resampled_worst(
+    predicted: np.ndarray, true: np.ndarray, group: np.ndarray, *, resamples: int, seed: int
+) -> Floats:
+    """Return `worst_group_accuracy` of each resample (resamples,), from the groups' counts."""
+    found, _, index, right = _group_accuracy(predicted, true, group)
+    counts = np.bincount(2 * index + right, minlength=2 * len(found.n)).reshape(-1, 2)
+    blocks = resampled_counts(counts, resamples, seed)
+    return np.concatenate([lowest_accuracy(block[..., 1], block.sum(-1)) for block in blocks])
+
+
+@computes_resamples(_resampled_worst)
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
     """Return the lowest accuracy over groups, and warn if a class within a group is worse.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import ceil
 from statistics import NormalDist
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # Tensors are recognised by their methods to avoid importing torch.
 Values: TypeAlias = "Tensor | ArrayLike"
+# Function that maps arrays, a number of resamples and a seed to the value of each resample.
+Resampled: TypeAlias = Callable[..., Floats]
+_Rows = ParamSpec("_Rows")
 LEVEL = 0.95  # nominal coverage of all intervals
 _BLOCK = 1 << 20  # Maximum number of entries in a block of resampled rows, to limit memory use.
 _WEIGHTS = 1 << 23  # Maximum number of entries in a block of weights.
@@ -347,6 +350,23 @@ def resampled_values(
     return dict(zip(values, sample.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
 
 
+def computes_resamples(
+    resampled: Resampled,
+) -> Callable[[Callable[_Rows, float]], Callable[_Rows, float]]:
+    """Let `bootstrap_interval` compute all resamples of the decorated statistic at once.
+
+    Args:
+        resampled: function that takes the statistic's arrays, a number of resamples and a seed, and
+            returns the statistic of each resample.
+    """
+
+    def mark(statistic: Callable[_Rows, float]) -> Callable[_Rows, float]:
+        setattr(statistic, "resampled", resampled)  # noqa: B010 - a function's type has no such name
+        return statistic
+
+    return mark
+
+
 def bootstrap_interval(
     *arrays: Values,
     statistic: Callable[..., float] = np.mean,
@@ -391,7 +411,10 @@ def bootstrap_interval(
     n = len(data[0])
     # The original sample comes first, followed by the resamples.
     results = [statistic(*data)]
-    if statistic is np.mean and data[0].ndim == 1:
+    resampled: Resampled | None = getattr(statistic, "resampled", None)
+    if resampled is not None:
+        results += resampled(*data, resamples=resamples, seed=seed).tolist()
+    elif statistic is np.mean and data[0].ndim == 1:
         # Means of many resamples are computed at once, from the same draws as below.
         for b in _blocks(_BLOCK, n, resamples):
             results += data[0][rng.integers(n, size=(b, n))].mean(1).tolist()

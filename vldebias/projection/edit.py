@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -171,14 +172,14 @@ class Edit(ABC):
                     f"{name}: expected a tensor ({', '.join(names)}) of {dtype}, sizes"
                     f" {size_of_axis}; got {tensor.dtype} {tuple(tensor.shape)}"
                 )
-            bad = int((~tensor.isfinite()).sum())
-            if bad:
+            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
+            if not math.isfinite(largest):  # a maximum is NaN if any value is
+                bad = int((~tensor.isfinite()).sum())
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"
                     f" {bad} NaN or infinite values; expected finite values. Look for rows of"
                     " zeros or NaN in the data that the edit was fitted to"
                 )
-            largest = float(tensor.abs().max()) if tensor.numel() else 0.0
             if largest > _LARGEST:
                 raise InvalidInputError(
                     f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} has"

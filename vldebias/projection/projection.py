@@ -253,7 +253,7 @@ class CalibratedProjection(Edit):
         checked = [_differences(values) for values in scatters] if gram is None else [gram]
         _check_embeddings(checked if spurious is None else [*checked, spurious])
         rows = None if gram is not None else _weighted_rows(checked, _row_weights(scatters, lams))
-        if rows is not None and not rows.isfinite().all():
+        if rows is not None and not _is_finite(rows):
             raise InvalidInputError(
                 f"pairs and lam: got {reprlib.repr(lam)} and embeddings up to"
                 f" {max(float(values.abs().max()) for values in checked):.0e}, whose product is"
@@ -495,12 +495,15 @@ def _differences(values: Tensor) -> Tensor:
     return values[:, 0] - values[:, 1] if values.ndim == 3 else values
 
 
+def _is_finite(values: Tensor) -> bool:
+    # A sum is faster than a test of each value, and finite only if all values are.
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
+
+
 def _check_embeddings(matrices: Sequence[Tensor]) -> None:
     """Raise an error if rows are not finite or differ in width."""
     widths = {rows.shape[1] for rows in matrices}
-    # A sum is faster than a test of each value, and finite only if all values are.
-    doubtful = [rows for rows in matrices if not rows.sum().isfinite()]
-    bad = sum(int((~rows.isfinite()).sum()) for rows in doubtful)
+    bad = sum(int((~rows.isfinite()).sum()) for rows in matrices if not _is_finite(rows))
     if len(widths) > 1 or bad:
         raise InvalidInputError(
             "pairs and spurious: expected finite embeddings of one model; got widths"

@@ -57,7 +57,8 @@ class Candidates:
         is_repeated = np.zeros(len(rows) + 1, dtype=bool)
         is_repeated[1:-1] = scores[1:] == scores[:-1]
         tied = np.flatnonzero(is_repeated[1:] | is_repeated[:-1])
-        rows[tied] = rows[tied][np.lexsort((rows[tied], -scores[tied]))]
+        if len(tied):
+            rows[tied] = rows[tied][np.lexsort((rows[tied], -scores[tied]))]
         return rows
 
     @property

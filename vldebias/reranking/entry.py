@@ -187,10 +187,15 @@ def _pools(
     for scores, rows, keys in queries:
         # An index pads with -1 if it finds fewer candidates.
         is_found = rows != UNKNOWN
-        pool = groups.candidates(scores[is_found], rows[is_found], shares)
+        if is_found.all():
+            # Later changes of the arrays do not reach the report.
+            scores, keys = scores.copy(), keys.copy()
+        else:
+            scores, rows, keys = scores[is_found], rows[is_found], keys[is_found]
+        pool = groups.candidates(scores, rows, shares)
         if index is not None and groups.source == ZERO_SHOT:
             pool = replace(pool, shares=index.shares, expected_shares=index.expected_shares)
-        pools.append((pool, keys[is_found], codes_of(keys[is_found], code_of_checked)))
+        pools.append((pool, keys, codes_of(keys, code_of_checked)))
     return pools
 
 

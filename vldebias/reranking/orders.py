@@ -120,7 +120,7 @@ def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
     counts = np.bincount(candidates.codes[by_quota], minlength=len(shares))
     excess = weight * (p[by_quota].sum(axis=0) - k * shares)
     codes = candidates.codes[ranked]
-    ranks_of_group = [np.flatnonzero(codes == group) for group in range(len(shares))]
+    ranks_of_group = [(codes == group).nonzero()[0] for group in range(len(shares))]
     counts = _exchanged(counts, [p[ranked[ranks[: k + 1]]] for ranks in ranks_of_group], excess)
     parts = [ranks[:count] for ranks, count in zip(ranks_of_group, counts, strict=True)]
     top = ranked[np.sort(np.concatenate(parts))]
@@ -238,7 +238,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
     shares = candidates.shares
     count = int(np.count_nonzero(codes[:k] != UNKNOWN))
     # The ranks of each group's remaining candidates, best first.
-    remaining = [np.flatnonzero(codes == group) for group in range(len(shares))]
+    remaining = [(codes == group).nonzero()[0] for group in range(len(shares))]
     parts = [np.empty(0, dtype=np.intp)]
     n_placed = 0
     # In each round, at least one group runs out of candidates.
@@ -250,18 +250,19 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
             # Append the candidates of groups with share 0 in order of score.
             parts.append(np.sort(np.concatenate(remaining)))
             break
-        part_shares = shares[groups] / shares[groups].sum()
         ranks_of_group = [remaining[group] for group in groups]
-        length = min(count - n_placed, sum(map(len, ranks_of_group)))
         if len(groups) == 1:
             part = ranks_of_group[0]
         else:
+            part_shares = shares[groups] / shares[groups].sum()
+            length = min(count - n_placed, sum(map(len, ranks_of_group)))
             merge = _merge_two if len(groups) == 2 else _merge_several
             part = merge(ranks_of_group, part_shares, length, bounds)
         parts.append(part)
         n_placed += len(part)
-        placed = np.bincount(codes[part], minlength=len(shares))
-        remaining = [ranks[number:] for ranks, number in zip(remaining, placed, strict=True)]
+        if n_placed < count:
+            placed = np.bincount(codes[part], minlength=len(shares))
+            remaining = [ranks[number:] for ranks, number in zip(remaining, placed, strict=True)]
     return ranked.take(_with_unknown(np.concatenate(parts)[:count], codes, k))
 
 
@@ -280,12 +281,13 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     highest = np.minimum(maxima[:, 0], places - minima[:, 1])
     j = np.arange(1, len(first) + 1)
     by_score = j + np.searchsorted(second, first)
-    window = _first_places(highest, len(first)), _first_places(lowest, len(first))
-    taken = np.maximum.accumulate(np.clip(by_score, *window) - j) + j
+    earliest = _first_places(highest, len(first))
+    latest = _first_places(lowest, len(first))
+    taken = np.maximum.accumulate(np.minimum(np.maximum(by_score, earliest), latest) - j) + j
     places_of_first = taken[taken <= length] - 1
     is_second = np.ones(length, dtype=bool)
     is_second[places_of_first] = False
-    places_of_second = np.flatnonzero(is_second)
+    places_of_second = is_second.nonzero()[0]
     sequence = np.empty(length, dtype=np.intp)
     sequence[places_of_first] = first[: len(places_of_first)]
     sequence[places_of_second[: len(second)]] = second[: len(places_of_second)]
@@ -304,7 +306,7 @@ def _first_places(counts: Counts, n: int) -> Rows:
         n: largest count. If a count is never reached, its place is length + 1.
     """
     places = np.full(n, len(counts) + 1)
-    reached = np.flatnonzero(counts[1:] > counts[:-1]) + 2
+    reached = (counts[1:] > counts[:-1]).nonzero()[0] + 2
     if counts[0]:
         reached = np.concatenate([[1], reached])
     places[: len(reached)] = reached[:n]
@@ -354,7 +356,9 @@ def _with_unknown(sequence: Rows, codes: NDArray[np.integer], k: int) -> Rows:
             unknown fill the end.
         k: number of ranks.
     """
-    unknown = np.flatnonzero(codes == UNKNOWN)
+    unknown = (codes == UNKNOWN).nonzero()[0]
+    if not len(unknown):
+        return sequence
     kept = unknown[unknown < k]
     order = np.full(k, -1)
     order[kept] = kept

@@ -6,6 +6,7 @@ so wrong values are always shown next to right values and to captions that state
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -259,9 +260,15 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
 def _number(cell: str | None) -> float:
     """Return the number in a cell, or NaN if it is empty."""
     try:
-        return float(cell or "nan")
+        number = float(cell or "nan")
     except ValueError:
-        raise InvalidInputError(f"confidence: expected numbers, got {cell!r}") from None
+        number = math.inf
+    # Confidences are only ranked, so log-probabilities are fine. Infinite ones would be left out.
+    if math.isinf(number):
+        raise InvalidInputError(
+            f"confidence: expected finite numbers, or empty cells if unknown, got {cell!r}"
+        )
+    return number
 
 
 def _with_sentences(rows: AnswerRows, sentence: Callable[[AnswerRows, str], str]) -> TaskResult:

@@ -305,7 +305,8 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([table(label=["N/A"] + [""] * 10)], {}, None),
         ([table(label=[""] * 11)], {}, "none of 11 images has a label"),
         ([table(image=["a"] * 11)], {}, "image 'a' has the labels 'male' and 'female'"),
-        ([table(confidence=["high"] * 11)], {}, "confidence: expected numbers, got 'high'"),
+        ([table(confidence=["high"] * 11)], {}, "confidence: expected finite .*, got 'high'"),
+        ([table(confidence=["-inf"] * 11)], {}, "confidence: expected finite .*, got '-inf'"),
         ([table(text=["x"] * 11) | {"title": ["y"] * 11}], {}, None),
     ],
 )

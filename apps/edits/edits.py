@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.data.label_values import names_of_unknown, plain
+from vldebias.data.label_values import misspelt, names_of_unknown, plain
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, need, warn
 from vldebias.measure.metric import SHARE, get_metric
@@ -155,8 +155,8 @@ def evaluate_edits(
 def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the pairs with a column for each role in the table, and the digest of the file."""
     source = str(table) if isinstance(table, (str, Path)) else "table"
-    data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     rows = opened_table(table)
+    data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     names = columns_of_roles(rows, columns, ROLES, "", source)
     texts: dict[str, Sequence[object]] = {}
     for role, name in names.items():
@@ -176,6 +176,13 @@ def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[
             raise InvalidInputError(
                 f"{source}: there is no column {name!r} for {role!r}; the columns are"
                 f" {rows.column_names}"
+            )
+    for kind in ("label", "people", "points"):
+        lacking = {f"before_{kind}", f"after_{kind}"} - texts.keys()
+        if len(lacking) == 1:
+            raise InvalidInputError(
+                f"{source}: expected a column {min(lacking)!r} as well; the columns are"
+                f" {rows.column_names}; name it: --column {min(lacking)}=NAME"
             )
     pairs = need("pandas").DataFrame(texts)
     person = pairs.get("person", pairs.before)
@@ -396,9 +403,24 @@ def _meanings(reader: StatementReader, *columns: pd.Series) -> list[np.ndarray]:
     if any(meanings.get(label) in reader.values for label in different):
         # Next to labels in words, a number such as -1 means that nothing was found.
         unknown |= {label for label in different if _NUMBER.fullmatch(label)}
+    _doubt_labels(reader, different - unknown, meanings)
     read = {label: meanings.get(label, label) for label in different}
     value_of_label = {label: "" if read[label] in unknown else read[label] for label in different}
     return [labels.map(value_of_label).to_numpy(dtype=str) for labels in columns]
+
+
+def _doubt_labels(reader: StatementReader, labels: Set[str], meanings: Mapping[str, str]) -> None:
+    """Warn if labels are misspelt or belong to another attribute. They count, nevertheless."""
+    values = ", ".join(reader.values)
+    others = sorted(labels - meanings.keys())
+    for problem in misspelt([*reader.values, *others], {reader.attribute.set.name: reader.values}):
+        warn(f"labels: {problem}", SuspectInputWarning)
+    if others and len(others) == len(labels):
+        warn(
+            f"labels: none is one of {values}, such as {others[0]!r}; choose the prompt set that"
+            " they belong to (--attribute)",
+            SuspectInputWarning,
+        )
 
 
 def _correct(

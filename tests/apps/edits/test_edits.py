@@ -85,8 +85,15 @@ def test_an_unknown_label_is_neither_a_change_nor_a_label(unknown: str) -> None:
 def test_a_label_that_is_not_in_the_prompt_set_is_still_a_label() -> None:
     after = ["female"] * 10 + ["nonbinary"] * 10
     assert value(evaluate_edits(labelled(["female"] * 20, after)), "label_changed") == 0.5
-    codes = evaluate_edits(labelled(["0"] * 20, ["0"] * 10 + ["1"] * 5 + ["-1"] * 5))
+    with pytest.warns(SuspectInputWarning, match=r"none is one of male, female, such as '0'"):
+        codes = evaluate_edits(labelled(["0"] * 20, ["0"] * 10 + ["1"] * 5 + ["-1"] * 5))
     assert value(codes, "label_changed") == 5 / 15
+
+
+def test_a_misspelt_label_is_reported() -> None:
+    after = ["female"] * 10 + ["femlae"] * 10
+    with pytest.warns(SuspectInputWarning, match=r"got 'femlae'; .* did you mean 'female'\?"):
+        evaluate_edits(labelled(["female"] * 20, after))
 
 
 def naive_interval(values: Sequence[float], people: Sequence[str]) -> tuple[float, float, float]:
@@ -386,6 +393,8 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
         ({"before": ["a.png"] * 19 + [""]}, "expected a column 'before'"),
         ({"after": None}, "expected a column 'after' with the path of an image"),
         ({"before_label": ["unclear"] * 20}, "got none that is known"),
+        ({"after_label": None}, r"expected a column 'after_label' as well.*--column after_label="),
+        ({"before_points": [POINTS] * 20}, "expected a column 'after_points' as well"),
         ({"before_points": ["1 2 3"] * 20, "after_points": [POINTS] * 20}, "expected an image"),
     ],
 )
@@ -394,6 +403,11 @@ def test_wrong_tables_say_what_is_wrong(change: Columns, message: str) -> None:
     table = {name: cells for name, cells in table.items() if cells is not None}
     with pytest.raises(InvalidInputError, match=message):
         evaluate_edits(table)
+
+
+def test_a_folder_is_not_a_table(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="expected an existing file with the ending"):
+        evaluate_edits(tmp_path)
 
 
 def test_points_must_be_ten_numbers_and_roles_are_known(folder: Path) -> None:

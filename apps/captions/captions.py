@@ -220,8 +220,8 @@ def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementRea
     unknown = [text for text in written.values() if text not in meanings]
     if unknown:
         raise InvalidInputError(
-            f"label: {quantity(len(unknown), 'label')} of {len(written):,} are not understood, such"
-            f" as {unknown[0][:60]!r}; expected {', '.join(reader.values)}, unclear, both, or an"
+            f"label: not understood: {quantity(len(unknown), 'label')} of {len(written):,}, such as"
+            f" {unknown[0][:60]!r}; expected {', '.join(reader.values)}, unclear, both, or an"
             " empty cell for images without a label"
         )
     captions = _texts_by_image(about)

@@ -300,7 +300,7 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([table()], {"columns": {"captoin": "x"}}, "did you mean 'caption'"),
         ([table()], {"columns": {"label": "gneder"}}, "no table has the column 'gneder'"),
         ([{"image": [], "caption": []}], {}, "no rows"),
-        ([table(label=["blue"] * 11)], {}, "11 labels of 11 are not understood, such as 'blue'"),
+        ([table(label=["blue"] * 11)], {}, "not understood: 11 labels of 11, such as 'blue'"),
         ([table(), table(image=[f"x{n}" for n in range(11)])], {}, "none is in all tables"),
         ([table(label=["N/A"] + [""] * 10)], {}, None),
         ([table(label=[""] * 11)], {}, "none of 11 images has a label"),

@@ -333,9 +333,12 @@ def read_counts(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
     is_repeated = counts.index.astype(str).str.casefold().has_duplicates
     if not is_count.all(axis=None) or not counts.any(axis=None) or is_repeated:
         file = "" if isinstance(source, pandas.DataFrame) else f" {source}"
+        lacking = ""
+        if "value" in table and not counts.any(axis=None):
+            lacking = f", but no value such as {values[0]!r}"
         raise InvalidInputError(
-            f"calibration{file}: got the columns {list(table)}; expected `prompt` and `value`, or"
-            f" each `prompt` once with counts >= 0 for each of {values}"
+            f"calibration{file}: got the columns {list(table)}{lacking}; expected `prompt` and"
+            f" `value`, or each `prompt` once with counts >= 0 for each of {values}"
         )
     # Drop prompts without any known value, since they have no shares.
     return counts[counts.sum(axis=1) > 0]

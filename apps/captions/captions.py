@@ -6,6 +6,7 @@ so wrong values are always shown next to right values and to captions that state
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,8 +220,8 @@ def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementRea
     unknown = [text for text in written.values() if text not in meanings]
     if unknown:
         raise InvalidInputError(
-            f"label: {quantity(len(unknown), 'label')} of {len(written):,} are not understood, such"
-            f" as {unknown[0][:60]!r}; expected {', '.join(reader.values)}, unclear, both, or an"
+            f"label: not understood: {quantity(len(unknown), 'label')} of {len(written):,}, such as"
+            f" {unknown[0][:60]!r}; expected {', '.join(reader.values)}, unclear, both, or an"
             " empty cell for images without a label"
         )
     captions = _texts_by_image(about)
@@ -259,9 +260,15 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
 def _number(cell: str | None) -> float:
     """Return the number in a cell, or NaN if it is empty."""
     try:
-        return float(cell or "nan")
+        number = float(cell or "nan")
     except ValueError:
-        raise InvalidInputError(f"confidence: expected numbers, got {cell!r}") from None
+        number = math.inf
+    # Confidences are only ranked, so log-probabilities are fine. Infinite ones would be left out.
+    if math.isinf(number):
+        raise InvalidInputError(
+            f"confidence: expected finite numbers, or empty cells if unknown, got {cell!r}"
+        )
+    return number
 
 
 def _with_sentences(rows: AnswerRows, sentence: Callable[[AnswerRows, str], str]) -> TaskResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vldebias.data.label_values import misspelt, names_of_unknown, plain
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, need, warn
 from vldebias.measure.metric import SHARE, get_metric
@@ -63,9 +64,13 @@ LEAST_PEOPLE, FEW_PEOPLE = 5, 20
 _BATCH = 32  # images that a judge sees at the same time
 _ACROSS = 6  # pairs in a strip
 _CELL = (192, 192)
+_UNKNOWN = "unknown"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _ABOUT = "Means over people, with t intervals over people (Wilson's if all people are alike)."
-_ABOUT_LABELS = f"Pairs whose label before the edit is known. {_ABOUT}"
+_ABOUT_LABELS = f"Pairs whose labels before and after the edit are known. {_ABOUT}"
+_ABOUT_TRANSITIONS = f"Pairs whose label before the edit is known. {_ABOUT}"
+# Labels of images without a value of the attribute. In other tables, they may name a group.
+_NO_VALUE = {"neither", "none of them", "none of these", "none of the above"}
 _ABOUT_SKIN = (
     "L* of CIELAB (0 is black, 100 white), median of cheeks and forehead. Relative: minus what"
     " happened to unchanged background of the same lightness, such as a change of exposure. L* is"
@@ -102,8 +107,9 @@ def evaluate_edits(
         out: folder for strips of the most lightened and darkened people, which the page shows.
 
     Returns:
-        Rows `label_changed` and `label_became`, and the skin's `lighter`, `darker` and
-        `lightness_change`, the same relative to the background, and `lightening_slope`.
+        Rows `label_changed` (of pairs whose two labels are known) and `label_became`, and the
+        skin's `lighter`, `darker` and `lightness_change`, the same relative to the background, and
+        `lightening_slope`.
 
     Raises:
         InvalidInputError: If the table or an image cannot be read, there are neither labels nor
@@ -149,8 +155,8 @@ def evaluate_edits(
 def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return the pairs with a column for each role in the table, and the digest of the file."""
     source = str(table) if isinstance(table, (str, Path)) else "table"
-    data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     rows = opened_table(table)
+    data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     names = columns_of_roles(rows, columns, ROLES, "", source)
     texts: dict[str, Sequence[object]] = {}
     for role, name in names.items():
@@ -170,6 +176,13 @@ def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[
             raise InvalidInputError(
                 f"{source}: there is no column {name!r} for {role!r}; the columns are"
                 f" {rows.column_names}"
+            )
+    for kind in ("label", "people", "points"):
+        lacking = {f"before_{kind}", f"after_{kind}"} - texts.keys()
+        if len(lacking) == 1:
+            raise InvalidInputError(
+                f"{source}: expected a column {min(lacking)!r} as well; the columns are"
+                f" {rows.column_names}; name it: --column {min(lacking)}=NAME"
             )
     pairs = need("pandas").DataFrame(texts)
     person = pairs.get("person", pairs.before)
@@ -274,7 +287,8 @@ def _judged(
     """Add a judge's labels, and return whether it changes them by JPEG and mirroring, by person.
 
     Returns:
-        For each image before an edit, the share of its copies with another label, and its person.
+        For each copy of an image before an edit, whether its label differs, and its person. Copies
+            are left out if one of the labels is unknown.
     """
     from vldebias.judge.judges import predict
     from vldebias.judge.stored import SURE, decide
@@ -297,12 +311,15 @@ def _judged(
     of_source = labels(sources, lambda image: image)
     pairs["before_label"] = pairs.before.map(dict(zip(sources, of_source, strict=True)))
     pairs["after_label"] = labels(pairs.after.tolist(), lambda image: image)
-    changed = np.zeros(len(sources))
+    person_of_source = pairs.drop_duplicates("before").person
+    changed, people = [], []
     for copy in (_as_jpeg, need("PIL.ImageOps").mirror):
         of_copy = labels(sources, copy)
-        changed += [b not in ("", a) for a, b in zip(of_source, of_copy, strict=True)]
-    is_known = np.array(of_source) != ""
-    return changed[is_known] / 2, pairs.drop_duplicates("before").person.to_numpy()[is_known]
+        for label, new, person in zip(of_source, of_copy, person_of_source, strict=True):
+            if label and new:
+                changed.append(float(new != label))
+                people.append(person)
+    return np.array(changed), np.array(people)
 
 
 def _as_jpeg(image: Image) -> Image:
@@ -319,11 +336,11 @@ def _label_results(
 ) -> list[TaskResult]:
     """Return how often labels change, and from what to what."""
     meanings = partial(_meanings, StatementReader(prompt_set))
-    before, after = meanings(pairs.before_label), meanings(pairs.after_label)
+    before, after = meanings(pairs.before_label, pairs.after_label)
     is_known = before != ""
     if not is_known.any():
         raise InvalidInputError("before_label: expected labels of images, got none that is known")
-    changed = np.where(is_known, (after != "") & (after != before), np.nan)
+    changed = np.where(is_known & (after != ""), after != before, np.nan)
     labels = block(
         task="labels",
         title=f"Changed labels of {prompt_set.name}",
@@ -338,26 +355,30 @@ def _label_results(
     if floor is not None:
         advice += _add_floor(labels, *floor)
     if {"before_people", "after_people"} <= set(pairs):
-        by_people = (meanings(pairs.before_people), meanings(pairs.after_people))
+        by_people = meanings(pairs.before_people, pairs.after_people)
         advice += _correct(labels, changed, *by_people)
-    n_unclear = int((~is_known).sum())
-    notes = [f"Left out: {quantity(n_unclear, 'pair')} without a known label before the edit."]
+    notes = []
+    for when, n in (("before", sum(~is_known)), ("after", sum(is_known & (after == "")))):
+        if n:
+            pairs_left_out = quantity(int(n), "pair")
+            notes.append(f"Left out: {pairs_left_out} without a known label {when} the edit.")
     became = block(
         task="transitions",
         title="What labels became",
-        description=_ABOUT_LABELS,
+        description=_ABOUT_TRANSITIONS,
         heads={"label_became": "share"},
     )
     for old in sorted(set(before[is_known])):
         for new in sorted(set(after[before == old]) - {old}):
             values = np.where(before == old, after == new, np.nan)
-            became.add("label_became", values, change=f"{old} to {new or 'unclear'}")
-    most = sorted(became.figures.items(), key=lambda item: -item[1].value)[:4]
+            became.add("label_became", values, change=f"{old} to {new or _UNKNOWN}")
+    known = [item for item in became.figures.items() if not item[0].endswith(f" to {_UNKNOWN}")]
+    most = sorted(known, key=lambda item: -item[1].value)[:4]
     if most:
         listed = listed_words([f"{change} {in_percent(figure)}" for change, figure in most])
         advice.append(f"Labels that became others: {listed}.")
-    parts = [labels.finish(advice, notes if n_unclear else [])]
-    return [*parts, became.finish([], [])] if most else parts
+    parts = [labels.finish(advice, notes)]
+    return [*parts, became.finish([], [])] if became.figures else parts
 
 
 def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[str]:
@@ -373,11 +394,33 @@ def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[s
     )
 
 
-def _meanings(reader: StatementReader, labels: pd.Series) -> np.ndarray:
+def _meanings(reader: StatementReader, *columns: pd.Series) -> list[np.ndarray]:
     """Return the value that each label names, the label itself if it is another, or ""."""
-    meanings = reader.meanings(set(labels)) | {"": ""}
-    read = [meanings.get(label, label) for label in labels]
-    return np.array(["" if value in (UNCLEAR, SEVERAL) else value for value in read])
+    different = set[str]().union(*columns)
+    meanings = reader.meanings(different)
+    unknown = {"", UNCLEAR, SEVERAL, *names_of_unknown(different, reader.values)}
+    unknown |= {label for label in different if plain(label) in _NO_VALUE}
+    if any(meanings.get(label) in reader.values for label in different):
+        # Next to labels in words, a number such as -1 means that nothing was found.
+        unknown |= {label for label in different if _NUMBER.fullmatch(label)}
+    _doubt_labels(reader, different - unknown, meanings)
+    read = {label: meanings.get(label, label) for label in different}
+    value_of_label = {label: "" if read[label] in unknown else read[label] for label in different}
+    return [labels.map(value_of_label).to_numpy(dtype=str) for labels in columns]
+
+
+def _doubt_labels(reader: StatementReader, labels: Set[str], meanings: Mapping[str, str]) -> None:
+    """Warn if labels are misspelt or belong to another attribute. They count, nevertheless."""
+    values = ", ".join(reader.values)
+    others = sorted(labels - meanings.keys())
+    for problem in misspelt([*reader.values, *others], {reader.attribute.set.name: reader.values}):
+        warn(f"labels: {problem}", SuspectInputWarning)
+    if others and len(others) == len(labels):
+        warn(
+            f"labels: none is one of {values}, such as {others[0]!r}; choose the prompt set that"
+            " they belong to (--attribute)",
+            SuspectInputWarning,
+        )
 
 
 def _correct(

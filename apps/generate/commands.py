@@ -26,7 +26,7 @@ from vldebias.utils.devices import device_of
 from vldebias.utils.formats import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence, Set
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from .comparison import Comparison
     from .side_by_side import Picture, Request, SideBySide
@@ -144,20 +144,37 @@ def generate_command(
         for name, source in source_of_name.items()
         if is_own_images(source)
     }
+    _check_later(source for name, source in source_of_name.items() if name not in own_sides)
     device = device_of(flags.get("device"))
     sides = {}
+    facts: dict[str, object] = {FORMAT: 1, "page": str(folder / PAGE), "folder": str(folder)}
     for name, source in source_of_name.items():
         if name in own_sides:
             sides[name] = own_sides[name]
         else:
             part = folder if len(sources) == 1 else folder / output_folder(name)
             sides[name] = _generate(request, part, source, device, flags.get("dtype"))
+            # Write the time per image now, because the next pipeline may be interrupted.
+            facts_of_side = _write(sides[name], facts)
     comparison = Comparison(request, sides)
-    facts = _write(comparison, folder, sides.keys() - own_sides)
+    comparison.write(folder / PAGE)
+    if len(sides) == 1:
+        facts = facts_of_side
+    else:
+        facts |= comparison.to_dict()
+        _write_json(facts, folder)
     if as_json:
         print_json(facts)
     else:
         _print(comparison, folder, attribute)
+
+
+def _check_later(pipelines: Iterable[str]) -> None:
+    """Check that the pipelines after the first can be loaded, before images are generated."""
+    from vldebias.hosts.loading import check_pipeline
+
+    for pipeline in list(pipelines)[1:]:
+        check_pipeline(pipeline)
 
 
 def _generate(
@@ -201,29 +218,20 @@ def _finished(folder: Path) -> str:
     return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished images are kept"
 
 
-def _write(comparison: Comparison, folder: Path, generated: Set[str]) -> dict[str, object]:
-    """Write the image grids, the page and the JSON files, and return the content of the last.
+def _write(images: SideBySide, facts: Mapping[str, object]) -> dict[str, object]:
+    """Write a pipeline's image grid and JSON file, and return the content of the JSON file.
 
     Args:
-        comparison: the images.
-        folder: the output folder.
-        generated: names of the pipelines. Nothing is written to the folders of other images.
+        images: the images of the pipeline.
+        facts: paths that the JSON file also contains.
     """
     from vldebias.utils.pictures import write_png
 
-    page = comparison.write(folder / PAGE)
-    facts: dict[str, object] = {FORMAT: 1, "page": str(page), "folder": str(folder)}
-    for name, images in comparison.sides.items():
-        if name in generated:
-            grid = images.folder / GRID
-            write_png(images.grid(), grid, {"prompt": images.request.prompt})
-            own_facts = {**facts, **images.to_dict(), "grid": str(grid)}
-            _write_json(own_facts, images.folder)
-    if len(comparison.sides) == 1:
-        return own_facts
-    facts |= comparison.to_dict()
-    _write_json(facts, folder)
-    return facts
+    grid = images.folder / GRID
+    write_png(images.grid(), grid, {"prompt": images.request.prompt})
+    facts_of_side = {**facts, **images.to_dict(), "grid": str(grid)}
+    _write_json(facts_of_side, images.folder)
+    return facts_of_side
 
 
 def _write_json(facts: Mapping[str, object], folder: Path) -> None:

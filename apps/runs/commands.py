@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vldebias.cli.common import check_out, print_grid, print_json, print_message
+from vldebias.cli.common import check_out, check_page, print_grid, print_json, print_message
 from vldebias.cli.flags import Json
 
 
@@ -33,7 +33,9 @@ def runs(
       vldebias eval runs . --out overview.html
       vldebias eval runs results/ --json
     """
-    check_out((folder if page is None else page).parent)
+    check_page(page)
+    if page is None:
+        check_out(folder)
     from vldebias.report.page import short_date
 
     from .listing import render_runs

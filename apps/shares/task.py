@@ -158,8 +158,8 @@ class SharesTask(Task):
             return self._measure_labels(GeneratedImages.open(folder), labels, progress)
         if isinstance(table, (str, Path)):
             source = str(table)
-            data = {Path(table).name: digest(table)}
             columns = read_table(Path(table))
+            data = {Path(table).name: digest(table)}
         else:
             source = "table"
             data = {}
@@ -189,6 +189,14 @@ class SharesTask(Task):
             raise InvalidInputError(
                 f"{source}: {len(blank)} rows have an empty {self.prompt!r}, such as row"
                 f" {blank[0] + 1}; fill in or remove these rows"
+            )
+        occurring = set(images.value).union(images.get("people", ()))
+        absent = [name for name in (*self.rename, *self.unknown) if name not in occurring]
+        if absent:
+            warn(
+                f"{source}: no label is {absent[0]!r} (--rename, --unknown); check its spelling and"
+                " capital letters",
+                SuspectInputWarning,
             )
         self._doubt_rows(images, columns, source)
         counts = columns_of_counts(columns, roles.values())

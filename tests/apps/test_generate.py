@@ -258,6 +258,18 @@ def test_two_pipelines_are_compared_for_the_same_prompts_and_noise(
     assert "asked for 2 men and 2 women" in page
 
 
+def test_the_time_of_the_first_pipeline_is_kept_if_the_second_is_interrupted(
+    tmp_path: Path, other_pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("--attribute", "gender", *pipelines("miniature", other_pipeline))
+    with monkeypatch.context() as patched:
+        patched.setattr(variants, "write_png", ends_after(10, KeyboardInterrupt()))
+        run("generate", EDITOR, "--out", str(tmp_path), *QUICK, *command, code=130)
+    facts = generate(tmp_path, *command)
+    assert all(part["seconds_per_image"] for part in facts["pipelines"].values())
+    assert "unknown" not in facts["sentences"][-1]
+
+
 def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_labels(
     tmp_path: Path, finished_run: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -295,6 +307,8 @@ def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_lab
         (("miniature", "EMPTY"), "neither a diffusers pipeline"),
         (("SAVED", "EMPTY"), "at least one pipeline"),
         (("miniature", "SAVED"), "none of its images has the prompt"),
+        (("miniature", "nobody/no-such-pipeline"), "cannot load 'nobody/no-such-pipeline'"),
+        (("miniature", "DAMAGED"), "cannot load .*damaged"),
     ],
 )
 def test_unsuitable_pipelines_are_rejected_before_generation(
@@ -308,6 +322,8 @@ def test_unsuitable_pipelines_are_rejected_before_generation(
         if name != "empty":
             Image.new("RGB", (8, 8)).save(tmp_path / name / "1.png")
     (tmp_path / "broken" / "2.png").write_text("text")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "model_index.json").write_text("{")
     shutil.copytree(finished_run[0], tmp_path / "parent" / "copy")
     folders = {
         "EMPTY": tmp_path / "empty",
@@ -315,6 +331,7 @@ def test_unsuitable_pipelines_are_rejected_before_generation(
         "MINIATURE": tmp_path / "Miniature",
         "BROKEN": tmp_path / "broken",
         "PARENT": tmp_path / "parent",
+        "DAMAGED": tmp_path / "damaged",
         "AROUND": tmp_path,
         "SAVED": finished_run[0],
     }

@@ -1,5 +1,5 @@
-"""Test the list of runs and a page of values by category in a browser: sorted by a click, no wider
-than a phone, and accessible."""
+"""Test the list of runs, a page of values by category and a page of generated images in a browser:
+no wider than a phone, and accessible. Tables are sorted by a click."""
 
 import shutil
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from browsing import NARROW, WIDE, check_page, opened
+from PIL import Image
 from typer.testing import CliRunner
 
 from apps.runs.listing import render_runs
@@ -47,8 +48,22 @@ def captions(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the page of `vldebias generate` for a pipeline and a folder of larger images."""
+    folder = tmp_path_factory.mktemp("generated")
+    (folder / "own").mkdir()
+    for name in ("1.png", "2.png"):
+        Image.effect_noise((300, 200), 60).convert("RGB").save(folder / "own" / name)
+    arguments = ["generate", "A photo of an editor.", "--attribute", "gender", "--images", "2"]
+    arguments += ["--steps", "1", "--pipeline", "miniature", "--pipeline", str(folder / "own")]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(folder / "out")])
+    assert result.exit_code == 0, result.output
+    return (folder / "out" / "index.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
-@pytest.mark.parametrize("name", ["runs", "captions"])
+@pytest.mark.parametrize("name", ["runs", "captions", "generated"])
 def test_the_pages_are_accessible_on_every_screen(
     browser: Any, request: pytest.FixtureRequest, name: str, width: int, scheme: str
 ) -> None:

@@ -25,6 +25,7 @@ from vldebias.study import load_suite
 from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 
+QUICKSTART = str(Path(__file__).parents[2] / "eval" / "results" / "quickstart.json")
 TASKS = (
     "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more,"
     " table: TABLE}"
@@ -135,6 +136,14 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
     (
         ("shares", __file__, "--prompt-column", "p", "--value-column", "v", "--out", __file__),
         "is a file; choose a writable folder",
+    ),
+    *(
+        ((*command, "--out", QUICKSTART), "expected a file with the ending .html")
+        for command in (
+            ("compare", QUICKSTART, QUICKSTART),
+            ("report", QUICKSTART),
+            ("runs", str(Path(QUICKSTART).parent)),
+        )
     ),
     (("data", "cats"), "unknown data set 'cats'"),
     (("data", "waterbirds"), "waterbirds: no data folder found"),

@@ -30,6 +30,12 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DATA, "data", {**DATA.data})
 
 
+@pytest.mark.parametrize("options", [{"n": "five"}, {"n": 1.5}, {"start": "0"}, {"start": None}])
+def test_options_of_packaged_data_must_be_whole_numbers(options: dict[str, object]) -> None:
+    with pytest.raises(InvalidInputError, match=r"birds: got n = .*; expected whole numbers"):
+        open_split("birds", None, None, options)
+
+
 @pytest.mark.usefixtures("_own_registry")
 @pytest.mark.parametrize(
     ("call", "message"),

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import warnings
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -290,6 +291,31 @@ def test_invalid_files_raise_errors_with_the_reason(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a,b\nMüller,1\n".encode("cp1252"), "read as cp1252"),
+        ("a,b\nMüller,ö\n".encode() + b"\xff,1\n", "the rest of the file is"),
+        (b"a,b\n\x81\x8d,\x01\n", "no other encoding was detected"),
+        (b"\xff\xfea\x00,", "cannot be read as utf-16"),
+        (b"a;b|c\n1;2|3\n", "the separator may be"),
+    ],
+)
+def test_messages_about_text_files_advise_what_every_command_can_do(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((InvalidInputError, SuspectInputWarning), match=problem) as raised:
+            read_table(path)
+    message = str(raised.value)
+    assert "save it as" in message
+    assert "train" not in message
+    assert "--set" not in message
 
 
 IMAGES = ["a", "b", "a", "c", "b", "a"]

@@ -143,8 +143,13 @@ def test_chance_level_accounts_for_a_finite_pool(sizes: tuple[int, int], k: int)
 
 @pytest.mark.parametrize(
     ("selected", "words"),
-    [([0, 0], "some of them positive"), ([1], "expected statistics"), ([2, 0], "0, 1")],
+    [
+        ([0, 0], "some of them positive"),
+        ([1], "expected statistics"),
+        ([2, 0], "0, 1"),
+        ([float("nan"), 1], "some of them positive"),
+    ],
 )
-def test_invalid_arguments_are_rejected(selected: list[int], words: str) -> None:
+def test_invalid_arguments_are_rejected(selected: list[float], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         representation_gap(np.eye(2), selected, np.eye(2))

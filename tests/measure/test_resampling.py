@@ -196,10 +196,15 @@ def test_wilson_intervals_agree_with_scipy(n: int, data: st.DataObject) -> None:
     assert 0 <= low <= hits / n <= high <= 1
 
 
+@refused(*((level, "level: expected a coverage in") for level in (float("nan"), 1.5, 0, 1, -0.1)))
+def test_a_wilson_interval_rejects_impossible_levels(level: float) -> None:
+    wilson_interval(3, 10, level)
+
+
 @refused(
     (([1.0], [1.0, 2.0]), {"statistic": max}, "same length"),
     ((), {}, "at least one array"),
-    *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95)),
+    *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95, float("nan"))),
     *((([1.0, 2.0],), {"resamples": count}, "resamples") for count in (0, 2.5)),
     (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
     (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),

@@ -116,6 +116,8 @@ def test_the_method_of_the_conclusion_is_checked_unless_another_is_named() -> No
         checked({"u": "a"})
     with pytest.raises(InvalidInputError, match="expected one or more"):
         check_limits(result_of(*rows), {})
+    with pytest.raises(InvalidInputError, match="gap: got the limit nan; expected a number"):
+        check_limits(result_of(*rows), {"gap": float("nan")})
 
 
 def test_a_method_without_the_metric_is_named_as_not_checked() -> None:

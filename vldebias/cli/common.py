@@ -316,6 +316,15 @@ def check_out(folder: Path | None) -> None:
         raise InvalidInputError(f"--out {folder}: {nearest} {problem}; choose a writable folder")
 
 
+def check_page(page: Path | None, endings: Sequence[str] = (".html", ".htm")) -> None:
+    """Check the path of a page before any work is done, so that it does not replace a result."""
+    if page is not None and (page.suffix.lower() not in endings or page.is_dir()):
+        raise InvalidInputError(
+            f"--out {page}: expected a file with the ending {' or '.join(endings)}"
+        )
+    check_out(page and page.parent)
+
+
 def split_names(options: Sequence[str] | None) -> list[str]:
     """Split the values of a repeatable option, each of which may list several names, as in "a,b".
 

@@ -11,7 +11,7 @@ import typer
 
 from vldebias.cli import common
 from vldebias.cli.common import (
-    check_out,
+    check_page,
     coloured,
     parse_pairs,
     piped,
@@ -59,6 +59,7 @@ def report(
       vldebias eval report vldebias-miniature --verify
     """
     path = _file_of(result)
+    check_page(page, (".html", ".htm", ".tex"))
     from vldebias.report.latex import bibtex
     from vldebias.report.page import render
     from vldebias.report.result import Result
@@ -107,8 +108,7 @@ def compare(
       vldebias eval compare before after --out compare.html
       vldebias eval compare before after --json
     """
-    if page is not None:
-        check_out(page.parent)
+    check_page(page)
     from vldebias.report.compare import compare
     from vldebias.report.result import Result
 

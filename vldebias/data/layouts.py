@@ -338,7 +338,7 @@ def _refuse_pictures_without_captions(
         remedy = f"there are text files in another folder, such as {texts[0]}; move each of them"
         remedy += " next to its image"
     elif tables:
-        remedy = f"pass the table with the captions, such as --data {folder / tables[0]}"
+        remedy = f"pass the table with the captions, such as {folder / tables[0]}"
     elif facts:
         remedy = f"{remedy}; captions are not read from {facts[0]}; set img2dataset's caption"
         remedy += " column (--caption_col), so that it writes a .txt for each image"

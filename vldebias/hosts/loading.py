@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,7 @@ from vldebias.utils.devices import device_of
 from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model, check_one_host, is_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from diffusers import DiffusionPipeline
     from open_clip import CLIP
@@ -103,21 +104,42 @@ def load_host(
     # For the miniature models, pass a local folder, so that the hub is not checked.
     if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
         raise InvalidInputError(f"{name}: no such folder; check the path")
+    with _explained(name, pretrained):
+        if pipeline is None:
+            loaded = _model(name, pretrained)
+        elif name == "miniature":
+            loaded = Loaded(miniature.load_pipeline(), name)
+        else:
+            load = need("diffusers").DiffusionPipeline.from_pretrained
+            loaded = Loaded(load(name, **NO_CODE), name)
+        if pipeline is not None:
+            _shorten_logs(loaded.host)
+        return _placed(loaded, device_of(device), getattr(torch, dtype or "float32"))
+
+
+def check_pipeline(name: str) -> None:
+    """Check that a pipeline exists, without loading its weights.
+
+    Args:
+        name: a diffusers id or folder, or "miniature".
+
+    Raises:
+        InvalidInputError: If its configuration cannot be loaded.
+    """
+    if name != "miniature":
+        with _explained(name):
+            need("diffusers").DiffusionPipeline.load_config(name)
+
+
+@contextmanager
+def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
+    """Convert the libraries' errors to one that says what cannot be loaded, and why."""
     requested = "."
     if name not in ("miniature", PHOTOGRAPHS):
         requested = pretrained or name.removeprefix("local-dir:")
     with offline_reason(requested) as why:
         try:
-            if pipeline is None:
-                loaded = _model(name, pretrained)
-            elif name == "miniature":
-                loaded = Loaded(miniature.load_pipeline(), name)
-            else:
-                load = need("diffusers").DiffusionPipeline.from_pretrained
-                loaded = Loaded(load(name, **NO_CODE), name)
-            if pipeline is not None:
-                _shorten_logs(loaded.host)
-            return _placed(loaded, device_of(device), getattr(torch, dtype or "float32"))
+            yield
         except VldebiasError:
             raise
         except Exception as error:

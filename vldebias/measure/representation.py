@@ -66,7 +66,8 @@ def representation_gap(
             f" {rows.shape}, {weights.shape} and {population.shape}"
         )
     k = float(weights.sum())
-    if k <= 0 or weights.min() < 0 or weights.max() > 1:
+    # Written so that NaN, for which every comparison is false, is rejected.
+    if not (k > 0 and weights.min() >= 0 and weights.max() <= 1):
         raise InvalidInputError(
             f"selected: expected weights in [0, 1], some of them positive, got {weights[:8]}"
         )

@@ -157,10 +157,15 @@ def percentile_interval(draws: Floats, level: float = LEVEL) -> tuple[float, flo
         draws: draws (b,) of the statistic.
         level: coverage in (0, 1).
     """
-    if not 0 < level < 1:
-        raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
+    _check_level(level)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def _check_level(level: float) -> None:
+    """Raise an error if `level` is not a coverage. NaN is none either."""
+    if not 0 < level < 1:
+        raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
 
 
 def recentred_interval(value: float, draws: Floats, level: float = LEVEL) -> tuple[float, float]:
@@ -193,6 +198,7 @@ def wilson_interval(hits: float, n: float, level: float = LEVEL) -> tuple[float,
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
     """
+    _check_level(level)
     z = NormalDist().inv_cdf((1 + level) / 2)
     share = hits / n
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5

@@ -92,7 +92,8 @@ def check_limits(
         The checks, and what could not be checked because a metric or the method was not measured.
 
     Raises:
-        InvalidInputError: If there are no limits, or a task or method is not in the result.
+        InvalidInputError: If there are no limits, one is NaN, or a task or method is not in the
+            result.
     """
     if not limits:
         raise InvalidInputError("no limits given; expected one or more, such as max_skew=0.2")
@@ -103,6 +104,9 @@ def check_limits(
     checks = []
     not_checked = []
     for metric, limit in limits.items():
+        # Every comparison with NaN is false, so no value would be beyond such a limit.
+        if math.isnan(limit):
+            raise InvalidInputError(f"{metric}: got the limit {limit}; expected a number")
         # A limit for "max_skew" also applies to "max_skew@50".
         is_named = (summaries.metric == metric) | summaries.metric.str.startswith(f"{metric}@")
         named = summaries[is_named]

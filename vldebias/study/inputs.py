@@ -326,7 +326,7 @@ class Inputs(Mapping[str, Any]):
 
 
 def open_split(
-    name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]
+    name: str, root: Path | str | None, split: str | None, options: Mapping[str, object]
 ) -> ImageData:
     """Open a split of a data set by name.
 
@@ -338,7 +338,7 @@ def open_split(
         options: options for the data set reader.
 
     Raises:
-        InvalidInputError: If an option is unknown, or the data set can only be streamed.
+        InvalidInputError: If an option is unknown or invalid, or the data set can only be streamed.
     """
     if name in WORLDS:
         unknown = sorted(set(options) - {"n", "start"})
@@ -346,7 +346,12 @@ def open_split(
             raise InvalidInputError(
                 f"{name}: got the options {', '.join(unknown)}; expected only n and start"
             )
-        return open_world(name, split=split or "test", **options)
+        n, start = options.get("n"), options.get("start", 0)
+        if not (n is None or isinstance(n, int)) or not isinstance(start, int):
+            raise InvalidInputError(
+                f"{name}: got n = {n!r}, start = {start!r}; expected whole numbers"
+            )
+        return open_world(name, n=n, start=start, split=split or "test")
     if name == PHOTOGRAPHS:
         if options or split not in (None, "test"):
             raise InvalidInputError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -23,5 +22,5 @@ class Data(Strict):
 
     name: str
     split: str = "test"
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     root: Path | None = None

@@ -117,10 +117,13 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         The path of the file.
 
     Raises:
+        InvalidInputError: If the path is a folder.
         StorageError: If no space is left, the file is too large, or the file system is read-only.
         OSError: If the file cannot be written for a different reason.
     """
     path = Path(path)
+    if path.is_dir():
+        raise InvalidInputError(f"{path}: is a folder; expected the path of a file")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path.parent)

@@ -55,6 +55,8 @@ _MAGIC = {
 }
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # except tabs and line ends
 _EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that sets the separator for Excel
+# Most commands have no option for the encoding, so advise what works for all of them.
+_REMEDY = "save it as UTF-8 in the program that wrote it"
 _SAMPLE = 1 << 16  # number of characters used to detect the separator
 _SAMPLE_ROWS = 50
 _MOST_SHORT = 0.05  # maximum share of pipe-separated rows without their last cell
@@ -104,8 +106,7 @@ def decoded(content: bytes, source: str, encoding: str | None = None) -> str:
             return content.decode(encoding).removeprefix("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InvalidInputError(
-                f"{source}: cannot be read as {encoding}: {error}; save it as UTF-8, or pass its"
-                " encoding (`vldebias train --set encoding=cp1252`)"
+                f"{source}: cannot be read as {encoding}: {error}; {_REMEDY}"
             ) from None
     try:
         return content.decode("utf-8")
@@ -194,7 +195,6 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     """Decode bytes that are not UTF-8, in the encoding detected by charset-normalizer."""
     line = content.count(b"\n", 0, error.start) + 1
     wrong = content[error.start : error.start + 1]
-    remedy = "save it as UTF-8, or pass its encoding (`vldebias train --set encoding=cp1252`)"
     high_bytes = len(re.findall(rb"[\x80-\xff]", content))
     high_bytes_of_utf8 = len(
         re.findall(rb"[\x80-\xff]", content.decode("utf-8", "ignore").encode())
@@ -203,7 +203,7 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     if 2 * high_bytes_of_utf8 > high_bytes:
         raise InvalidInputError(
             f"{source}: line {line}: the byte {wrong!r} is not UTF-8, but the rest of the file is;"
-            f" correct this line, or {remedy}"
+            f" correct this line, or {_REMEDY}"
         ) from None
     encoding = None
     if not re.search(rb"[\x00-\x08\x0e-\x1f\x7f]", content):
@@ -222,12 +222,12 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     except UnicodeDecodeError:
         raise InvalidInputError(
             f"{source}: line {line}: the byte {wrong!r} is not UTF-8, and no other encoding was"
-            f" detected; {remedy}"
+            f" detected; {_REMEDY}"
         ) from None
     sample = next(row for row in text.splitlines() if not row.isascii())
     warn(
         f"{source}: not UTF-8, read as {encoding}, such as {sample[:60]!r}; if letters look wrong,"
-        f" {remedy}",
+        f" {_REMEDY}",
         SuspectInputWarning,
     )
     return text
@@ -392,7 +392,7 @@ def _separator_of(text: str, source: str, usual: str) -> str:
     if len(fitting) > 1:
         names = " and ".join(map(_name_of, fitting))
         raise InvalidInputError(
-            f"{source}: the separator may be {names}; pass it as --set separator={names.split()[0]}"
+            f"{source}: the separator may be {names}; save it as .tsv, with tabs between the cells"
         )
     # If no separator matches, `_parsed` reports the first line with a different length.
     splitting = [separator for separator in candidates if widths[separator] > 1]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vldebias.cli.common import App, echo, print_grid, print_json, print_message
+from vldebias.cli.common import App, check_page, echo, print_grid, print_json, print_message
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
+from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
     from .forecast import Coverage, Forecast
@@ -175,6 +176,7 @@ def page(
     Examples:
       vldebias records page eval/records --out who-appears.html
     """
+    check_page(out)
     from .check import problems_of
     from .page import read_records, write_page
 
@@ -186,7 +188,7 @@ def page(
                 f"{record.name}: {problems[0]}; run `vldebias records check` and correct the record"
             )
     write_page(records, out)
-    print_message(f"{out}: {len(records)} records")
+    print_message(f"{out}: {quantity(len(records), 'record')}")
 
 
 @app.add("predict")

@@ -65,7 +65,7 @@ class Generation(Strict):
     """
 
     guidance: Finite | None = None
-    steps: int | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
     seeds: str | None = None
     options: dict[str, str | int | Finite | bool | None] = Field(default_factory=dict)
 
@@ -210,12 +210,12 @@ class Record(Strict):
     judge: Judge | None = None
     counts: tuple[PromptCounts, ...] = ()
     labels: tuple[LabelCounts, ...] = ()
-    annotators: int | None = None
+    annotators: Annotated[int, Field(ge=1)] | None = None
     published: tuple[Published, ...] = ()
     figures: tuple[Figure, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
     commit: str | None = None
-    date: str
+    date: Annotated[str, Field(pattern=r"^\d{4}(-\d\d(-\d\d)?)?$")]
     measured_by: str
     source: str | None = None
     source_files: str | None = None

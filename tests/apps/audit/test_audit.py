@@ -175,6 +175,11 @@ class TestCalibration:
         assert subject("A painting of a nurse") != "nurse"
         assert subject("A photo of a nurse at night") != "nurse"
 
+    def test_a_table_without_a_known_value_names_the_values(self) -> None:
+        judged = pd.DataFrame({"prompt": ["a nurse"] * 5, "value": ["neither"] * 5})
+        with pytest.raises(InvalidInputError, match=r"'value'\], but no value such as 'male';"):
+            read_counts(judged, GENDER)
+
     def test_published_counts_of_a_subject_are_read_by_name(self) -> None:
         table = read_shares(PUBLISHED, GENDER)
         assert len(table) == 153

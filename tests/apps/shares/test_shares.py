@@ -192,6 +192,12 @@ def test_synonyms_are_one_value_and_similar_values_are_reported():
         measure(columns | {"people": people}, people="people")
 
 
+@pytest.mark.parametrize("fields", [{"rename": {"Male": "male"}}, {"unknown": ("Both",)}])
+def test_labels_to_rename_or_ignore_that_do_not_occur_are_reported(fields):
+    with pytest.warns(SuspectInputWarning, match="no label is '(Male|Both)' .*check its spelling"):
+        measure(table(), **fields)
+
+
 def test_prompts_that_only_differ_in_case_or_whitespace_are_reported():
     columns = table(prompts=2)
     spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]

@@ -43,6 +43,18 @@ def test_check_passes_the_committed_records_and_finds_a_changed_count(tmp_path: 
         run("records", "page", str(tmp_path), "--out", str(tmp_path / "page.html"))
 
 
+@pytest.mark.parametrize("name", ["record.json", "folder.html", ""])
+def test_the_page_replaces_no_record_and_no_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.html").mkdir()
+    record = made([(5, 5, 0)]).write(tmp_path / "record.json")
+    before = record.read_bytes()
+    with pytest.raises(InvalidInputError, match=r"expected a file with the ending \.html"):
+        run("records", "page", str(record), "--out", str(tmp_path / name) if name else "")
+    assert record.read_bytes() == before
+    with pytest.raises(InvalidInputError, match=r"folder.html: is a folder; expected the path"):
+        run("records", "plan", "--out", str(tmp_path / "folder.html"))
+
+
 def test_two_records_with_the_same_name_are_rejected(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         made([(5, 5, 0)]).write(tmp_path / name)

@@ -125,7 +125,7 @@ class UnspacedLanguage(ListedLanguage):
             return "named"
         fact = self.pattern(f"fixed-{kind}").search(text)
         fixed = "" if fact is None else context_reason(fact[0])
-        if not matches or self._is_unsure(text, matches, kind):
+        if not matches or self._is_unsure(matches):
             return fixed or self._why_nobody(text, matches)
         return tuple(
             self._person(text, match, attribute, match in stated_matches, fixed)
@@ -140,24 +140,10 @@ class UnspacedLanguage(ListedLanguage):
                 return False
         return len(matches) > len(stated) or not stated
 
-    def _is_unsure(self, text: str, matches: Sequence[Match], kind: str) -> bool:
-        """Return whether a noun may refer to an owner, or to a person who is mentioned twice."""
-        # The same person may be mentioned again: 模特...模特, 医生...人物
+    def _is_unsure(self, matches: Sequence[Match]) -> bool:
+        """Return whether a person may be mentioned twice: 模特...模特, 医生...人物."""
         nouns = [match.noun for match in matches]
-        if len(set(nouns)) < len(nouns) or "人物" in nouns[1:]:
-            return True
-        # A noun such as 帅哥 states a gender, and may be the person who is 人物 elsewhere.
-        for gendered in self._gendered(text) if kind != "gender" else ():
-            if not any(match.start - 2 <= gendered.start() < match.end for match in matches):
-                return True
-        return any(self._may_be_owner(text, match) for match in matches)
-
-    def _may_be_owner(self, text: str, match: Match) -> bool:
-        """Return whether a noun may only name the owner of something: 厨师的刀."""
-        if not text.startswith(self.thing_link, match.end):
-            return False
-        owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
-        return not self._has(owned, "shows") and not self.matches(owned)
+        return len(set(nouns)) < len(nouns) or "人物" in nouns[1:]
 
     def _why_nobody(self, text: str, matches: Sequence[Match]) -> str:
         if matches:

@@ -91,11 +91,5 @@ class Korean(UnspacedLanguage):
         joiner = "과 " if has_consonant else "와 "
         return (", " if is_counted else joiner).join(parts)
 
-    def _place_of(self, text: str, match: Match) -> int:
-        start = self._start_of_noun(text, match)
-        # A word for a gender may precede the noun: "젊은 여성 의사".
-        gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])
-        return gendered.start() if gendered else start
-
 
 LANGUAGE = Korean()

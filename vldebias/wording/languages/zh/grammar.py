@@ -16,7 +16,6 @@ _BREAK = re.compile(
 )
 _ADJECTIVE = "年[轻輕迈邁]|[中老]年|老|退休|资深|著名|专业|疯狂|邪恶|神秘|勇敢|疲惫|孤独"
 _LONGEST_MODIFIER = 8
-_LONGEST_BARE_MODIFIER = 4
 
 
 class Chinese(UnspacedLanguage):
@@ -68,13 +67,6 @@ class Chinese(UnspacedLanguage):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
-    def is_out_of_picture(self, text: str, match: Match) -> bool:
-        # Someone is teaching in 给学生讲课, whereas 给学生的礼物 only shows a present.
-        clause = re.split("[，。,.；;！？\n]", text[match.end :])[0]
-        if text[: match.start].endswith("给") and clause and "的" not in clause:
-            return False
-        return super().is_out_of_picture(text, match)
-
     def humans(self, text: str) -> Iterator[Match]:
         for match in re.finditer("人", text):
             before = text[: match.start()]
@@ -95,19 +87,11 @@ class Chinese(UnspacedLanguage):
         return gendered.start() if gendered else start
 
     def _start_of_noun(self, text: str, match: Match) -> int:
-        before = text[: match.start]
-        breaks = [found.end() for found in _BREAK.finditer(before)]
+        breaks = [found.end() for found in _BREAK.finditer(text, 0, match.start)]
         opening = breaks[-1] if breaks else 0
-        piece = before[opening:]
-        measured = [found.end() for found in _MEASURE.finditer(piece)]
-        if measured:
-            start = opening + measured[-1]
-            is_short = match.start - start <= _LONGEST_MODIFIER
-            return start if is_short else match.start
-        follows_de = before[:opening].endswith("的")
-        if follows_de and match.start - opening <= _LONGEST_BARE_MODIFIER:
-            return opening
-        return match.start
+        measured = [found.end() for found in _MEASURE.finditer(text, opening, match.start)]
+        is_near = bool(measured) and match.start - measured[-1] <= _LONGEST_MODIFIER
+        return measured[-1] if is_near else match.start
 
     def _word_before(self, match: Match, start: int, gender: str) -> str:
         word = super()._word_before(match, start, gender)

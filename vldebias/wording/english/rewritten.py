@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
@@ -71,17 +72,26 @@ _WITH_BEARD = re.compile(
 _NOT_UNDERSTOOD = "rewritten: not understood"
 
 
+class _Gendered(NamedTuple):
+    """The gender that a word states, the word for the other gender, and the neutral word or ""."""
+
+    side: str
+    counterpart: str
+    neutral: str
+
+
 @cache
-def _counterparts() -> dict[str, tuple[str, str]]:
-    """Map each gendered word to its gender, "female" or "male", and its counterpart."""
-    words: dict[str, tuple[str, str]] = {}
+def _gendered_words() -> dict[str, _Gendered]:
+    """Return a mapping from each listed gendered word to its gender and other forms."""
+    words: dict[str, _Gendered] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
-            female, male = pair.split("/")[:2]
-            words.setdefault(female, ("female", male))
+            female, male, *rest = pair.split("/")
+            neutral = "".join(rest)
+            words.setdefault(female, _Gendered("female", male, neutral))
             # "seamstress" becomes "tailor", but not vice versa, because a tailor can be a woman.
             if gendered(male):
-                words.setdefault(male, ("male", female))
+                words.setdefault(male, _Gendered("male", female, neutral))
     return words
 
 
@@ -90,9 +100,9 @@ def _side_and_counterpart(word: str) -> tuple[str, str]:
 
     Both are empty if the word does not state a gender or has no counterpart.
     """
-    known = _counterparts().get(word)
+    known = _gendered_words().get(word)
     if known is not None:
-        return known
+        return known.side, known.counterpart
     for female, male in (("woman", "man"), ("women", "men")):
         if word.endswith(female):
             return "female", word.removesuffix(female) + male
@@ -541,21 +551,10 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
 # ---- neutral words
 
 
-@cache
-def _neutral_words() -> dict[str, str]:
-    """Map gendered nouns and pronouns to the words that replace them in neutral texts."""
-    words: dict[str, str] = {}
-    for name in ("noun", "relative", "pronoun"):
-        for pair in _LISTS[name]:
-            *gendered_words, neutral = pair.split("/")
-            for word in gendered_words if len(gendered_words) == 2 else ():
-                words.setdefault(word, neutral)
-    return words
-
-
 def _neutral_word(word: str) -> str:
     """Return the neutral form of a lower-case word, or "" if it has none."""
-    known = _neutral_words().get(word, "")
+    listed_word = _gendered_words().get(word)
+    known = listed_word.neutral if listed_word else ""
     compound = re.fullmatch(r"(\w{3,}?)(?:wo)?(man|men)", word)
     # "doberman" is no compound of "dober".
     if known or compound is None or not classes(compound[1]) or word in _LISTS["no-compound"]:
@@ -615,21 +614,15 @@ def _neutral_forms(words: Text) -> dict[int, str]:
 
 
 def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
-    """Return the positions of names, and of words and pronouns that describe named people."""
+    """Return the positions of all words in a text with names, except those about other people."""
     named = {i for first, stop in find_names(words) for i in range(first, stop)}
     if not named:
         return named
-    described = set(named)
     unnamed: set[int] = set()
     for figure in figures:
-        is_named = not named.isdisjoint(figure.words)
-        if is_named or _describes_named(words, figure, named):
-            described.update(figure.words)
-        else:
+        if named.isdisjoint(figure.words) and not _describes_named(words, figure, named):
             unnamed.update(figure.words)
-    forms = enumerate(map(_without_ending, words.low))
-    pronouns = {i for i, word in forms if listed(word, "gendered-pronoun")}
-    return described | (pronouns - unnamed)
+    return set(range(len(words.low))) - unnamed
 
 
 def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bool:
@@ -641,10 +634,9 @@ def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bo
         return True
     start = words.clause_start(first)
     subject = words.low[start].removesuffix("'s")
-    is_about_named = start in named or start - 1 in named or listed(subject, "gendered-pronoun")
-    clause = words.low[max(start, first - 4) : first]
-    is_predicate = any(word.endswith("'s") or listed(word, "copula") for word in clause)
-    return is_about_named and (is_predicate or clause[-1:] == ["as"])
+    is_about_named = start in named or listed(subject, "gendered-pronoun")
+    clause = words.low[start:first]
+    return is_about_named and any(word.endswith("'s") or listed(word, "copula") for word in clause)
 
 
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
@@ -699,7 +691,7 @@ def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
             form = _plural_verb(words.after(place - 1)) if is_joined else ""
             if form:
                 new[place] = form
-    return _neutral_words()[word]
+    return _gendered_words()[word].neutral
 
 
 def _plural_verb(verb: str) -> str:

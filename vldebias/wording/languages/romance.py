@@ -91,9 +91,7 @@ class RomanceLanguage(SpacedLanguage):
 
     def states_gender(self, tokens: Reading, i: int) -> bool:
         token = tokens[i]
-        if self.is_listed(token, "not-stated"):
-            return False
-        if self.is_listed(token, "female", "male"):
+        if super().states_gender(tokens, i):
             return True
         if token.low in self.feminine_nouns and not self.matcher("thing").has_at(tokens, i):
             # In "la persona anziana", "anziana" is an adjective, and "persona" is always feminine.

@@ -45,6 +45,7 @@ class UnspacedLanguage(ListedLanguage):
 
     Attributes:
         human: the word for "person", which is replaced by a word for a woman or man.
+        lone_human: a pattern for this word if it can be edited on its own.
         thing_link: the possessive particle between a person and a thing, such as 的.
         plural_signs: the plural suffixes, such as 们.
         count: a pattern for a number at the end of the text before a noun.
@@ -56,6 +57,7 @@ class UnspacedLanguage(ListedLanguage):
     """
 
     human: str
+    lone_human: re.Pattern[str]
     thing_link: str
     plural_signs: tuple[str, ...]
     count: re.Pattern[str]
@@ -64,10 +66,6 @@ class UnspacedLanguage(ListedLanguage):
     reach: int
     brackets: tuple[str, str]
     space = ""
-
-    @abstractmethod
-    def humans(self, text: str) -> Iterator[Match]:
-        """Yield the matches of the word for "person" that can be edited on their own."""
 
     @abstractmethod
     def joined(self, parts: list[str], is_counted: bool) -> str:
@@ -206,6 +204,12 @@ class UnspacedLanguage(ListedLanguage):
             else:
                 kept.append(match)
         return kept
+
+    def humans(self, text: str) -> Iterator[Match]:
+        """Yield the matches of the word for "person" that can be edited on their own."""
+        for match in self.lone_human.finditer(text):
+            if not self._covers(text, match.start(), "not-human"):
+                yield Match(*match.span(), self.human)
 
     def by_ending(self, text: str) -> Iterator[Match]:
         """Yield unlisted nouns that have an ending for people."""

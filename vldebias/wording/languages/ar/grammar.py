@@ -250,19 +250,12 @@ class Arabic(SpacedLanguage):
             if self.is_listed(tokens[i], "place"):
                 is_subject = False
             elif self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place"):
-                if is_subject or self._continues(tokens, i):
-                    changes[i] = _feminine_verb(tokens[i].text)
+                changes[i] = _feminine_verb(tokens[i].text)
                 is_subject = False
             else:
                 word = self._feminine_behind(tokens, i, is_subject)
                 if word:
                     changes[i] = word
-
-    def _continues(self, tokens: Reading, i: int) -> bool:
-        """Return whether a verb has the subject of the verb before it: "يجلس في مكتبه ويبتسم"."""
-        before = tokens[i - 1]
-        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-        return is_joined or before.low.startswith("ال") or self._is_possessed(before.low)
 
     def _is_possessed(self, word: str) -> bool:
         """Return whether a word has the suffix "his"."""

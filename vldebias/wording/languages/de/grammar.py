@@ -168,9 +168,7 @@ class German(SpacedLanguage):
             return False  # A capital inside a sentence is polite: "Zeigen Sie mir ...".
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
-        if self.is_listed(token, "female", "male"):
-            return not self.is_listed(token, "not-stated")
-        return self.is_feminine(token)
+        return super().states_gender(tokens, i) or self.is_feminine(token)
 
     def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
@@ -18,6 +17,8 @@ class Japanese(UnspacedLanguage):
     code = "ja"
     name = "Japanese"
     human = "人"
+    # Only after a verb or adjective, because 人 after a number is a counter.
+    lone_human = re.compile(r"(?<=[いなたるうくすぐぶむぬつのだ])(?:ひと|人)(?![々形工気生口類])")
     thing_link = "の"
     plural_signs = ("たち", "達", "ら")
     count = re.compile(
@@ -30,15 +31,6 @@ class Japanese(UnspacedLanguage):
 
     def joined(self, parts: list[str], is_counted: bool) -> str:
         return ("、" if is_counted else "と").join(parts)
-
-    def humans(self, text: str) -> Iterator[Match]:
-        for match in re.finditer("(?:ひと|人)(?![々形工気生口類])", text):
-            before = text[: match.start()]
-            # Only after a verb or adjective, because 人 after a number is a counter.
-            is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
-            is_named = self._covers(text, match.start(), "not-human")
-            if is_described and not is_named:
-                yield Match(match.start(), match.end(), "人")
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # "さん" also follows words that are not names: 看護師さん, おばあさん.

@@ -94,11 +94,6 @@ class Russian(SpacedLanguage):
         is_group = first in self.matcher("group-left-unchanged").words
         return self._nouns.get(token.low) or (None if is_group else self._nouns.get(last))
 
-    def states_gender(self, tokens: Reading, i: int) -> bool:
-        token = tokens[i]
-        is_listed = self.is_listed(token, "female", "male")
-        return is_listed and not self.is_listed(token, "not-stated")
-
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:

@@ -24,6 +24,11 @@ class Chinese(UnspacedLanguage):
     code = "zh"
     name = "Chinese"
     human = "人"
+    # 一个人 is "alone" in 医生一个人, but a person after a verb or at a clause's start.
+    lone_human = re.compile(
+        rf"(?:(?<=的)|(?<=[{_NUMBER}这那這某每][位名个個]))"
+        r"(?<![^有是的了着，。、,.;；:：\s]一[个個])人"
+    )
     thing_link = "的"
     plural_signs = ("们", "們")
     # A number and its measure word may precede a description: "三位戴眼镜的医生".
@@ -66,16 +71,6 @@ class Chinese(UnspacedLanguage):
             if is_name and not self._covers(text, match.start - 1, "modifier"):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
-
-    def humans(self, text: str) -> Iterator[Match]:
-        for match in re.finditer("人", text):
-            before = text[: match.start()]
-            is_human = before.endswith("的") or bool(_MEASURED.search(before))
-            # 一个人 is "alone" in 医生一个人, but a person after a verb or at a clause's start.
-            if re.search(r"[^有是的了着，。、,.;；:：\s]一[个個]$", before):
-                continue
-            if is_human and not self._covers(text, match.start(), "not-human"):
-                yield Match(match.start(), match.end(), "人")
 
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)

@@ -292,7 +292,6 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
         # A later noun between commas may describe the same person: "a woman in a coat, a clerk,".
         is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
         is_later = stranger.first < figure.first and is_clause
-        is_later = is_later and text.is_same_sentence(stranger.first, figure.first)
         if figure.can_be(stranger.side) and (is_shown or is_later):
             figure.is_certain = False
 

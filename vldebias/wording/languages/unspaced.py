@@ -157,7 +157,7 @@ class UnspacedLanguage(ListedLanguage):
             self._longest(text, *noun.span()) for noun in self.pattern("person").finditer(text)
         ]
         covered = {offset for match in found for offset in range(match.start, match.end)}
-        for match in [*self.by_ending(text), *self.humans(text)]:
+        for match in self.unlisted(text):
             if covered.isdisjoint(range(match.start, match.end)):
                 found.append(match)
                 covered.update(range(match.start, match.end))
@@ -205,15 +205,11 @@ class UnspacedLanguage(ListedLanguage):
                 kept.append(match)
         return kept
 
-    def humans(self, text: str) -> Iterator[Match]:
-        """Yield the matches of the word for "person" that can be edited on their own."""
+    def unlisted(self, text: str) -> Iterator[Match]:
+        """Yield people without a listed noun, such as the word for "person" on its own."""
         for match in self.lone_human.finditer(text):
             if not self._covers(text, match.start(), "not-human"):
                 yield Match(*match.span(), self.human)
-
-    def by_ending(self, text: str) -> Iterator[Match]:
-        """Yield unlisted nouns that have an ending for people."""
-        yield from ()
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
         """Return whether a person is not shown: 医生的雕像, 玩具士兵.
@@ -240,16 +236,8 @@ class UnspacedLanguage(ListedLanguage):
             own_words = attribute.set.languages.get(self.code, {}).values()
             words = [*self.entries(f"stated-{kind}"), *own_words]
             return list(pattern_of(words).finditer(text))
-        return self._gendered(text)
-
-    def _gendered(self, text: str) -> list[re.Match[str]]:
-        """Return the words that state a gender."""
-        found: list[re.Match[str]] = []
-        for name in ("female", "male"):
-            for match in self.pattern(name).finditer(text):
-                if not self._covers(text, match.start(), "not-stated"):
-                    found.append(match)
-        return found
+        found = [*self.pattern("female").finditer(text), *self.pattern("male").finditer(text)]
+        return [match for match in found if not self._covers(text, match.start(), "not-stated")]
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         """Return whether a prompt mentions someone by name.

@@ -52,14 +52,11 @@ class German(SpacedLanguage):
         for line in [*lines, *self.entries("pair")]:
             if line.startswith("#"):
                 continue
-            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
+            masculine, feminine, *forms = re.split(r"[ /]", line)
             if masculine.lower() in things:
                 continue
             # The genitive and plural may be given as endings: "Bäcker Bäckerin -s -".
-            if genitive.startswith("-"):
-                genitive = masculine + genitive[1:]
-            if plural.startswith("-"):
-                plural = masculine + plural[1:]
+            genitive, plural = (re.sub("^-", masculine, form) for form in forms)
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"

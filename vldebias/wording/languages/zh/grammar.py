@@ -42,7 +42,7 @@ class Chinese(UnspacedLanguage):
     def joined(self, parts: list[str], is_counted: bool) -> str:
         return "".join(parts) if is_counted else "有男有女"
 
-    def by_ending(self, text: str) -> Iterator[Match]:
+    def unlisted(self, text: str) -> Iterator[Match]:
         # Require two more characters before the ending: 接线员, 空调安装师.
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
@@ -50,6 +50,7 @@ class Chinese(UnspacedLanguage):
             is_noun = len(piece) == 2 and piece.isalpha() and not _BREAK.search(piece)
             if is_noun and not re.search(f"[{_NUMBER}位名个]", piece):
                 yield Match(start, match.end(), text[start : match.end()])
+        yield from super().unlisted(text)
 
     def is_role(self, text: str, match: Match) -> bool:
         verbs = self.entries("role-before")  # "work as", as in 当水管工的人, 做一名厨师的人

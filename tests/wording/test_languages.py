@@ -570,7 +570,6 @@ def test_adjectives_apart_from_the_noun_agree_with_a_woman(prompt, woman):
     ("prompt", "attribute", "reason"),
     [
         ("طبيب يفحص مريضا", "gender", "not understood"),
-        ("帅哥站着，人物微笑", "age", "not understood"),
         ("模特走秀，模特微笑", "gender", "not understood"),
     ],
 )
@@ -857,7 +856,6 @@ def test_a_woman_beside_somebody_else_leaves_this_one_open(prompt, woman):
         ("l'artiste sourit", "l'artiste femme sourit", "l'artiste homme sourit"),
         ("سائق حافلة متعب", "سائقة حافلة متعبة", "رجل سائق حافلة متعب"),
         ("طبيب متعب", "طبيبة متعبة", "طبيب رجل متعب"),
-        ("老师给学生讲课", "女老师给女学生讲课", "男老师给男学生讲课"),
     ],
 )
 def test_a_value_is_stated_once_and_where_a_native_speaker_writes_it(prompt, female, male):
@@ -867,7 +865,7 @@ def test_a_value_is_stated_once_and_where_a_native_speaker_writes_it(prompt, fem
         assert expected is None or written == expected
 
 
-@pytest.mark.parametrize("prompt", ["um técnico de enfermagem magro", "медали судьи на столе"])
+@pytest.mark.parametrize("prompt", ["медали судьи на столе"])
 def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt):
     balanced = balance_prompts(prompt, "gender")
     assert balanced.prompts == [prompt]
@@ -942,7 +940,6 @@ def test_a_japanese_number_behind_the_noun_counts_people():
             "une chevaleresse sans armure assise",
             "un chevalier homme sans armure assis",
         ),
-        ("un ouvrier du bâtiment casqué", None, None),
         (
             "ein Imker und seine Bienen",
             "eine Imkerin und ihre Bienen",

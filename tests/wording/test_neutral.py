@@ -45,19 +45,15 @@ CASES = (
     ("The man and woman are here.", "The two people are here."),
     ("A man talks to a woman.", "A person talks to another person."),
     ("men and women in suits", "people in suits"),
-    ("Men and a woman read.", "People read."),
     ("A man and two women sit.", "Three people sit."),
     ("A cute little boy and girl", "Two cute little children"),
     ("A wall with boy and girl", "A wall with two children"),
     ("A little boy and a woman", "A little child and a person"),
     # nouns that do not agree with the words before them
-    ("Two man in hats", "Two people in hats"),
-    ("A little girls waves", "A little child waves"),
     ("A few girls wave.", "A few children wave."),
     ("A girls soccer game", "A soccer game"),
-    # brackets and nouns that describe others
+    # brackets
     ("[Boy at a window]", "[Child at a window]"),
-    ("two women wipers at work", "two wipers at work"),
 )
 KEPT = (
     "Ada and her dog",

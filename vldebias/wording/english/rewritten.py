@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
@@ -26,7 +27,6 @@ from vldebias.prompts.english.words import (
     has_gendered,
     has_listed,
     is_inflected,
-    is_proper,
     kinds,
     listed,
     lists,
@@ -72,17 +72,26 @@ _WITH_BEARD = re.compile(
 _NOT_UNDERSTOOD = "rewritten: not understood"
 
 
+class _Gendered(NamedTuple):
+    """The gender that a word states, the word for the other gender, and the neutral word or ""."""
+
+    side: str
+    counterpart: str
+    neutral: str
+
+
 @cache
-def _counterparts() -> dict[str, tuple[str, str]]:
-    """Map each gendered word to its gender, "female" or "male", and its counterpart."""
-    words: dict[str, tuple[str, str]] = {}
+def _gendered_words() -> dict[str, _Gendered]:
+    """Return a mapping from each listed gendered word to its gender and other forms."""
+    words: dict[str, _Gendered] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
-            female, male = pair.split("/")[:2]
-            words.setdefault(female, ("female", male))
+            female, male, *rest = pair.split("/")
+            neutral = "".join(rest)
+            words.setdefault(female, _Gendered("female", male, neutral))
             # "seamstress" becomes "tailor", but not vice versa, because a tailor can be a woman.
             if gendered(male):
-                words.setdefault(male, ("male", female))
+                words.setdefault(male, _Gendered("male", female, neutral))
     return words
 
 
@@ -91,9 +100,9 @@ def _side_and_counterpart(word: str) -> tuple[str, str]:
 
     Both are empty if the word does not state a gender or has no counterpart.
     """
-    known = _counterparts().get(word)
+    known = _gendered_words().get(word)
     if known is not None:
-        return known
+        return known.side, known.counterpart
     for female, male in (("woman", "man"), ("women", "men")):
         if word.endswith(female):
             return "female", word.removesuffix(female) + male
@@ -283,7 +292,6 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
         # A later noun between commas may describe the same person: "a woman in a coat, a clerk,".
         is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
         is_later = stranger.first < figure.first and is_clause
-        is_later = is_later and text.is_same_sentence(stranger.first, figure.first)
         if figure.can_be(stranger.side) and (is_shown or is_later):
             figure.is_certain = False
 
@@ -526,8 +534,10 @@ def _is_before_noun(words: Text, i: int) -> bool:
 def _replace(words: Text, i: int, new: str) -> Replacement:
     """Replace word i, keeping its capitalization and ending, and fix the article before it."""
     old = words.words[i]
-    new = with_capitals_of(old, new.replace("_", " "))
-    new += old[len(_without_ending(words.low[i])) :]
+    ending = old[len(_without_ending(words.low[i])) :]
+    if new == "they" and ending == "'s":
+        ending = "'re"  # "he's riding"
+    new = with_capitals_of(old, new.replace("_", " ")) + ending
     start = words.start[i]
     end = start + len(old)
     article = re.search(r"\ban? $", words.prompt[:start], re.IGNORECASE)
@@ -540,21 +550,10 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
 # ---- neutral words
 
 
-@cache
-def _neutral_words() -> dict[str, str]:
-    """Map gendered nouns and pronouns to the words that replace them in neutral texts."""
-    words: dict[str, str] = {}
-    for name in ("noun", "relative", "pronoun"):
-        for pair in _LISTS[name]:
-            *gendered_words, neutral = pair.split("/")
-            for word in gendered_words if len(gendered_words) == 2 else ():
-                words.setdefault(word, neutral.replace("_", " "))
-    return words
-
-
 def _neutral_word(word: str) -> str:
     """Return the neutral form of a lower-case word, or "" if it has none."""
-    known = _neutral_words().get(word, "")
+    listed_word = _gendered_words().get(word)
+    known = listed_word.neutral if listed_word else ""
     compound = re.fullmatch(r"(\w{3,}?)(?:wo)?(man|men)", word)
     # "doberman" is no compound of "dober".
     if known or compound is None or not classes(compound[1]) or word in _LISTS["no-compound"]:
@@ -575,22 +574,18 @@ def neutral_text(prompt: str, attribute: Attribute, people: Sequence[NounValue])
     if not attribute.gender:
         return strip(prompt, attribute, people)
     words = read_text(prompt)
-    new = _neutral_forms(words)
-    text = ""
-    end = 0
-    for i, start in enumerate(words.start):
-        gap = prompt[end:start]
-        end = start + len(words.words[i])
-        word = new.get(i, words.words[i])
-        is_first = not any(map(str.isalnum, text))
-        if not word:
-            text += gap if is_first else gap.rstrip()
-            continue
-        is_changed = i in new or not new.get(i - 1, "kept")
-        if is_first and is_changed:
-            gap, word = gap.lstrip(), with_capitals_of(words.words[0], word)
-        text = append_word(text + gap, word) if is_changed else text + gap + word
-    return _without_repetition(text + prompt[end:])
+    forms = _neutral_forms(words)
+    text = prompt
+    # From the end to the start, so that the offsets of earlier words stay valid.
+    for i in sorted(forms, reverse=True):
+        if forms[i]:
+            text = replace_all(text, [_replace(words, i, forms[i])])
+        else:
+            start = words.start[i]
+            text = _take_out(text, [(start, start + len(words.words[i]))])
+    if forms.get(0) == "" and words.words[0][0].isupper():
+        text = text[:1].upper() + text[1:]
+    return _without_repetition(text)
 
 
 def _neutral_forms(words: Text) -> dict[int, str]:
@@ -613,34 +608,20 @@ def _neutral_forms(words: Text) -> dict[int, str]:
         else:
             form = _neutral_noun(words, i, new, is_head=head_of.get(i, i) <= i)
         if form is not None:
-            new[i] = _with_ending_of(words.words[i], word, form)
+            new[i] = form
     return new
 
 
-def _with_ending_of(old: str, word: str, form: str) -> str:
-    """Return a neutral form with the capitals and the ending of the old word, or ""."""
-    ending = old[len(word) :]
-    if form == "they" and ending:
-        ending = "'re"  # "he's riding"
-    return with_capitals_of(old, form) + ending if form else ""
-
-
 def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
-    """Return the positions of names, and of words and pronouns that describe named people."""
+    """Return the positions of all words in a text with names, except those about other people."""
     named = {i for first, stop in find_names(words) for i in range(first, stop)}
     if not named:
         return named
-    described = set(named)
     unnamed: set[int] = set()
     for figure in figures:
-        is_named = not named.isdisjoint(figure.words)
-        if is_named or _describes_named(words, figure, named):
-            described.update(figure.words)
-        else:
+        if named.isdisjoint(figure.words) and not _describes_named(words, figure, named):
             unnamed.update(figure.words)
-    forms = enumerate(map(_without_ending, words.low))
-    pronouns = {i for i, word in forms if listed(word, "gendered-pronoun")}
-    return described | (pronouns - unnamed)
+    return set(range(len(words.low))) - unnamed
 
 
 def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bool:
@@ -652,10 +633,9 @@ def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bo
         return True
     start = words.clause_start(first)
     subject = words.low[start].removesuffix("'s")
-    is_about_named = start in named or start - 1 in named or listed(subject, "gendered-pronoun")
-    clause = words.low[max(start, first - 4) : first]
-    is_predicate = any(word.endswith("'s") or listed(word, "copula") for word in clause)
-    return is_about_named and (is_predicate or clause[-1:] == ["as"])
+    is_about_named = start in named or listed(subject, "gendered-pronoun")
+    clause = words.low[start:first]
+    return is_about_named and any(word.endswith("'s") or listed(word, "copula") for word in clause)
 
 
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
@@ -671,42 +651,23 @@ def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> st
         return None  # "a male voice" is about a thing
     alone = _NOUNS_ALONE.get(words.before(i))
     if alone is not None:
-        new[i - 1] = with_capitals_of(words.words[i - 1], alone + "s" * (singular(word) != word))
+        new[i - 1] = alone + "s" * (singular(word) != word)
         return ""  # "baby girl", "teenage boys"
-    number = _number_before(words, i)
-    if number in ("a", "an"):
-        word = singular(word)  # "a girls in a hat"
-    neutral = _neutral_word(word)
-    if neutral and listed(number, "number-word") and singular(word) == word:  # "two man"
-        return _PLURAL.get(neutral, f"{neutral}s")
-    return neutral or None
+    return _neutral_word(word) or None
 
 
 def _describes_noun(words: Text, i: int, is_head: bool) -> bool:
     """Return whether word i only describes a noun, which says enough without it."""
     word = _without_ending(words.low[i])
     after = words.after(i)
-    is_before_noun = kinds(after)[:1] == "n"
     if word != words.low[i] or not after:
         # "a women's match", but "the man's hat"
         return bool(after) and words.low[i].endswith(("men's", "s'"))
     if not is_head or is_person(after):
         return True  # "a female softball player", "a woman doctor"
-    if word in ("women", "men") and is_before_noun and singular(after) != after:
-        return True  # "women wipers"
-    # A possessive without an apostrophe: "a girls soccer game".
-    is_owner = _number_before(words, i) in ("a", "an") and singular(word) != word
-    if is_owner and is_before_noun and not after.endswith("s"):
-        return True
+    if singular(word) != word and words.before(i) == "a":
+        return True  # "a girls soccer game"
     return word in _ADJECTIVES and is_person(words.after(i + 1))  # "male baseball player"
-
-
-def _number_before(words: Text, i: int) -> str:
-    """Return the word before the adjectives of a noun, such as "two" in "two young women"."""
-    first = i
-    while adjective(words.before(first)) and not listed(words.before(first), "number"):
-        first -= 1
-    return words.before(first)
 
 
 def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
@@ -729,7 +690,7 @@ def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
             form = _plural_verb(words.after(place - 1)) if is_joined else ""
             if form:
                 new[place] = form
-    return _neutral_words()[word]
+    return _gendered_words()[word].neutral
 
 
 def _plural_verb(verb: str) -> str:
@@ -766,31 +727,24 @@ def _joined(found: re.Match[str]) -> str:
     """Return "three people" for "a person and two people", and other words unchanged."""
     before, noun, number, adjectives, other = (group or "" for group in found.groups())
     kept, first_number, described = _split_before_noun(before)
-    forms = [noun.lower(), other.lower()]
-    person = singular(forms[0])
+    person = singular(noun.lower())
     # In "a little boy and a girl", the adjective describes only one of them.
     is_shared = adjectives.split() == described or not (number or adjectives)
-    if described and not first_number:
-        # "a warmly dressed man and woman"
-        is_shared = is_shared and (not kept or listed(kept[-1].lower(), "preposition"))
-        if not kept and not is_proper(described[0].lower()):
-            described[0] = described[0].lower()
-    if person != singular(forms[1]) or not is_shared:
+    is_same = singular(other.lower()) == person
+    counts = [_count(first_number, noun, person), _count(number.lower(), other, person)]
+    is_counted = all(counts) and sum(counts) <= len(_NUMBERS)
+    if not (is_same and is_shared and is_counted) or (described and not first_number):
         return found[0]
-    plural = _PLURAL.get(person, f"{person}s")
-    counts = [
-        _NUMBERS.index(word) + 1 if word in _NUMBERS else int(form == person)
-        for word, form in zip((first_number, number.lower()), forms, strict=True)
-    ]
-    if forms[0] == plural and not first_number and counts[1] == 1:
-        joined = [*described, plural]  # "men and a woman"
-    elif all(counts) and sum(counts) <= len(_NUMBERS):
-        joined = [_NUMBERS[sum(counts) - 1], *described, plural]
-        joined = ["the", *joined] if first_number == "the" else joined
-    else:
-        return found[0]
+    joined = [_NUMBERS[sum(counts) - 1], *described, _PLURAL.get(person, f"{person}s")]
+    if first_number == "the":
+        joined.insert(0, "the")
     start = "".join(f"{word} " for word in kept)
     return start + with_capitals_of(found[0][len(start) :], " ".join(joined))
+
+
+def _count(number: str, noun: str, person: str) -> int:
+    """Return the number of people for a number or article and a noun, or 0 if it is unknown."""
+    return _NUMBERS.index(number) + 1 if number in _NUMBERS else int(noun.lower() == person)
 
 
 def _split_before_noun(before: str) -> tuple[list[str], str, list[str]]:
@@ -849,11 +803,10 @@ def _take_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
     for start, end in sorted(set(spans), reverse=True):
         before = text[:start]
         behind = text[end:]
-        if behind.startswith((",", " ")) and not before.endswith(","):
-            if behind.startswith(","):
-                before = before.rstrip()
-            if before.endswith(" ") or not before:
-                behind = behind.lstrip()
+        if not re.match(r"[\w ]", behind):
+            before = before.rstrip()
+        if not before or before[-1] in " ([":
+            behind = behind.lstrip()
         following = re.match(r"[\w-]+", behind)
         if following:
             before = append_word(before, following[0])

@@ -432,7 +432,6 @@ class SpacedLanguage(ListedLanguage):
     def noun_of(self, token: Token) -> Noun | None:
         """Look up a word, in any form, among the nouns for people."""
 
-    @abstractmethod
     def states_gender(self, tokens: Reading, i: int) -> bool:
         """Return whether word i states a gender.
 
@@ -440,6 +439,8 @@ class SpacedLanguage(ListedLanguage):
             tokens: the tokens of a prompt.
             i: the position of a word.
         """
+        is_stated = self.is_listed(tokens[i], "female", "male")
+        return is_stated and not self.is_listed(tokens[i], "not-stated")
 
     @abstractmethod
     def write_one(

@@ -45,6 +45,7 @@ class UnspacedLanguage(ListedLanguage):
 
     Attributes:
         human: the word for "person", which is replaced by a word for a woman or man.
+        lone_human: a pattern for this word if it can be edited on its own.
         thing_link: the possessive particle between a person and a thing, such as 的.
         plural_signs: the plural suffixes, such as 们.
         count: a pattern for a number at the end of the text before a noun.
@@ -56,6 +57,7 @@ class UnspacedLanguage(ListedLanguage):
     """
 
     human: str
+    lone_human: re.Pattern[str]
     thing_link: str
     plural_signs: tuple[str, ...]
     count: re.Pattern[str]
@@ -64,10 +66,6 @@ class UnspacedLanguage(ListedLanguage):
     reach: int
     brackets: tuple[str, str]
     space = ""
-
-    @abstractmethod
-    def humans(self, text: str) -> Iterator[Match]:
-        """Yield the matches of the word for "person" that can be edited on their own."""
 
     @abstractmethod
     def joined(self, parts: list[str], is_counted: bool) -> str:
@@ -125,7 +123,7 @@ class UnspacedLanguage(ListedLanguage):
             return "named"
         fact = self.pattern(f"fixed-{kind}").search(text)
         fixed = "" if fact is None else context_reason(fact[0])
-        if not matches or self._is_unsure(text, matches, kind):
+        if not matches or self._is_unsure(matches):
             return fixed or self._why_nobody(text, matches)
         return tuple(
             self._person(text, match, attribute, match in stated_matches, fixed)
@@ -140,24 +138,10 @@ class UnspacedLanguage(ListedLanguage):
                 return False
         return len(matches) > len(stated) or not stated
 
-    def _is_unsure(self, text: str, matches: Sequence[Match], kind: str) -> bool:
-        """Return whether a noun may refer to an owner, or to a person who is mentioned twice."""
-        # The same person may be mentioned again: 模特...模特, 医生...人物
+    def _is_unsure(self, matches: Sequence[Match]) -> bool:
+        """Return whether a person may be mentioned twice: 模特...模特, 医生...人物."""
         nouns = [match.noun for match in matches]
-        if len(set(nouns)) < len(nouns) or "人物" in nouns[1:]:
-            return True
-        # A noun such as 帅哥 states a gender, and may be the person who is 人物 elsewhere.
-        for gendered in self._gendered(text) if kind != "gender" else ():
-            if not any(match.start - 2 <= gendered.start() < match.end for match in matches):
-                return True
-        return any(self._may_be_owner(text, match) for match in matches)
-
-    def _may_be_owner(self, text: str, match: Match) -> bool:
-        """Return whether a noun may only name the owner of something: 厨师的刀."""
-        if not text.startswith(self.thing_link, match.end):
-            return False
-        owned = _CLAUSE_END.split(text[match.end + len(self.thing_link) :])[0]
-        return not self._has(owned, "shows") and not self.matches(owned)
+        return len(set(nouns)) < len(nouns) or "人物" in nouns[1:]
 
     def _why_nobody(self, text: str, matches: Sequence[Match]) -> str:
         if matches:
@@ -173,7 +157,7 @@ class UnspacedLanguage(ListedLanguage):
             self._longest(text, *noun.span()) for noun in self.pattern("person").finditer(text)
         ]
         covered = {offset for match in found for offset in range(match.start, match.end)}
-        for match in [*self.by_ending(text), *self.humans(text)]:
+        for match in self.unlisted(text):
             if covered.isdisjoint(range(match.start, match.end)):
                 found.append(match)
                 covered.update(range(match.start, match.end))
@@ -221,9 +205,11 @@ class UnspacedLanguage(ListedLanguage):
                 kept.append(match)
         return kept
 
-    def by_ending(self, text: str) -> Iterator[Match]:
-        """Yield unlisted nouns that have an ending for people."""
-        yield from ()
+    def unlisted(self, text: str) -> Iterator[Match]:
+        """Yield people without a listed noun, such as the word for "person" on its own."""
+        for match in self.lone_human.finditer(text):
+            if not self._covers(text, match.start(), "not-human"):
+                yield Match(*match.span(), self.human)
 
     def is_out_of_picture(self, text: str, match: Match) -> bool:
         """Return whether a person is not shown: 医生的雕像, 玩具士兵.
@@ -250,16 +236,8 @@ class UnspacedLanguage(ListedLanguage):
             own_words = attribute.set.languages.get(self.code, {}).values()
             words = [*self.entries(f"stated-{kind}"), *own_words]
             return list(pattern_of(words).finditer(text))
-        return self._gendered(text)
-
-    def _gendered(self, text: str) -> list[re.Match[str]]:
-        """Return the words that state a gender."""
-        found: list[re.Match[str]] = []
-        for name in ("female", "male"):
-            for match in self.pattern(name).finditer(text):
-                if not self._covers(text, match.start(), "not-stated"):
-                    found.append(match)
-        return found
+        found = [*self.pattern("female").finditer(text), *self.pattern("male").finditer(text)]
+        return [match for match in found if not self._covers(text, match.start(), "not-stated")]
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         """Return whether a prompt mentions someone by name.

@@ -70,17 +70,12 @@ class Arabic(SpacedLanguage):
             return False  # here "old", which can also describe a man
         if self._people & {token.low, plain}:
             return True
-        prefix, noun = self._split(token)
+        _, noun = self._split(token)
         if noun not in self._feminine_nouns or noun in self._nouns:
             return False
         # Such words may also be adjectives, things or trades: "الأنظمة الكهربائية", "ورشة نجارة".
         is_sure = not noun.endswith(("ية", "ات")) and noun not in self.entries("trade-or-woman")
-        return is_sure or prefix.startswith(("و", "ل", "ب")) or self._is_head(tokens, i)
-
-    def _is_head(self, tokens: Reading, i: int) -> bool:
-        """Return whether a noun begins a phrase: at the start, or after "face of" or "one of"."""
-        before = tokens.before(i)
-        return not before.low or self.is_listed(before, "face-of", "before-woman")
+        return is_sure or not tokens.before(i).low
 
     def _is_name(self, tokens: Reading, i: int) -> bool:
         return not (self._ends_noun(tokens[i]) or tokens[i].low.startswith("ال"))
@@ -96,7 +91,10 @@ class Arabic(SpacedLanguage):
         noun = self._nouns.get(form)
         # A noun directly after a person describes that person, unless "and" separates them.
         is_kind = self._follows_person(tokens, i) and not prefix.startswith("و")
-        if noun is None or is_kind or self._is_thing(tokens, i, noun):
+        things = self.matcher("not-person")
+        if noun is None or is_kind or noun.masculine in things.words:
+            return None
+        if things.length_at(tokens, i) > 0:
             return None
         size = self.number_of(tokens.before(i).low)
         if noun.number == "many" or size is not None:
@@ -112,12 +110,6 @@ class Arabic(SpacedLanguage):
     def _is_joined_person(self, token: Token) -> bool:
         """Return whether a noun for people has the prefix "and": "وامرأة", but not "وزير"."""
         return self._split(token)[0].startswith("و")
-
-    def _is_thing(self, tokens: Reading, i: int, noun: Noun) -> bool:
-        """Return whether a noun refers to a thing, unless "face of" precedes it."""
-        things = self.matcher("not-person")
-        is_face = self.is_listed(tokens.before(i), "face-of")
-        return things.length_at(tokens, i) > 0 or (noun.masculine in things.words and not is_face)
 
     def _follows_person(self, tokens: Reading, i: int) -> bool:
         """Return whether this word describes the person or medium before it: "تصوير رياضي"."""
@@ -258,19 +250,12 @@ class Arabic(SpacedLanguage):
             if self.is_listed(tokens[i], "place"):
                 is_subject = False
             elif self._is_verb(tokens[i]) and not self.is_listed(tokens[i - 1], "place"):
-                if is_subject or self._continues(tokens, i):
-                    changes[i] = _feminine_verb(tokens[i].text)
+                changes[i] = _feminine_verb(tokens[i].text)
                 is_subject = False
             else:
                 word = self._feminine_behind(tokens, i, is_subject)
                 if word:
                     changes[i] = word
-
-    def _continues(self, tokens: Reading, i: int) -> bool:
-        """Return whether a verb has the subject of the verb before it: "يجلس في مكتبه ويبتسم"."""
-        before = tokens[i - 1]
-        is_joined = tokens[i].low.startswith("و") or self._is_verb(before)
-        return is_joined or before.low.startswith("ال") or self._is_possessed(before.low)
 
     def _is_possessed(self, word: str) -> bool:
         """Return whether a word has the suffix "his"."""

@@ -13,7 +13,8 @@ from vldebias.wording.languages.base import Changes, Noun, Phrase, Reading, Spac
 # Separators in gender-inclusive nouns: "Ärzt*in", "Ärzt:innen", "Ärzt/-in".
 _STAR = r"(?:[*:·]|/-?)"
 _SIGNED_ENDING = rf"{_STAR}(?:innen|in|r|n|s|m|e|er|en|em)\b|\((?:in|innen|r|n)\)"
-_WORD = rf"[^\W\d_]+(?:{_SIGNED_ENDING}|['’-][^\W\d_]+)*|\d+(?:er)?"
+# "Luft- und Raumfahrtingenieur" is one word.
+_WORD = rf"(?:[^\W\d_]+- und )?[^\W\d_]+(?:{_SIGNED_ENDING}|['’-][^\W\d_]+)*|\d+(?:er)?"
 _IN = re.compile(rf"{_STAR}in(nen)?$|\(in(nen)?\)$|(?<=[a-zäöüß])In(nen)?$")
 _STAR_ENDING = re.compile(rf"(?:{_STAR}(?:r|n|s|m|e)$)|\((?:r|n)\)$")
 
@@ -51,14 +52,11 @@ class German(SpacedLanguage):
         for line in [*lines, *self.entries("pair")]:
             if line.startswith("#"):
                 continue
-            masculine, feminine, genitive, plural = re.split(r"[ /]", line)
+            masculine, feminine, *forms = re.split(r"[ /]", line)
             if masculine.lower() in things:
                 continue
             # The genitive and plural may be given as endings: "Bäcker Bäckerin -s -".
-            if genitive.startswith("-"):
-                genitive = masculine + genitive[1:]
-            if plural.startswith("-"):
-                plural = masculine + plural[1:]
+            genitive, plural = (re.sub("^-", masculine, form) for form in forms)
             noun = Noun(masculine, feminine, "m", "one", "pair")
             is_weak = genitive == plural and plural != masculine
             dative_plural = plural if plural.endswith(("n", "s")) else plural + "n"
@@ -167,31 +165,17 @@ class German(SpacedLanguage):
             return False  # A capital inside a sentence is polite: "Zeigen Sie mir ...".
         if _HIS.fullmatch(token.low) and self._owner_of(tokens, i) is not None:
             return False
-        if self.is_listed(token, "female", "male"):
-            return not self.is_listed(token, "not-stated")
-        return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
-
-    def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
-        """Return whether an adjectival noun refers to a woman: "eine junge Studierende"."""
-        low = tokens[i].low
-        is_noun = tokens[i].text[0].isupper() and low.endswith("e")
-        if not is_noun or self._adjectival(low) is None:
-            return False
-        article = self._phrase_before(tokens, i).article
-        return article is not None and self.is_listed(tokens[article], "feminine-article")
+        return super().states_gender(tokens, i) or self.is_feminine(token)
 
     def _owner_of(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the only person before "sein" in its sentence: "ein Imker und seine Bienen"."""
         if tokens.after(i).low in self.entries("partner"):
             return None
-        persons: list[Phrase] = []
-        for j in range(len(tokens)):
-            phrase = self.phrase_at(tokens, j)
-            if phrase is not None and j < i:
-                persons.append(phrase)
-            elif phrase is not None and phrase.article == i and phrase.is_open:
-                return None  # The other noun can be a woman too: "ein Koch und sein Lehrling".
-        return persons[0] if len(persons) == 1 and persons[0].is_open else None
+        phrases = [phrase for j in range(len(tokens)) if (phrase := self.phrase_at(tokens, j))]
+        # The other noun can be a woman too: "ein Koch und sein Lehrling".
+        is_shared = any(phrase.article == i and phrase.is_open for phrase in phrases)
+        owners = [phrase for phrase in phrases if phrase.head < i]
+        return owners[0] if len(owners) == 1 and owners[0].is_open and not is_shared else None
 
     # ---- phrases
 
@@ -227,8 +211,7 @@ class German(SpacedLanguage):
             if not self._describes(tokens, first - 1):
                 break
             is_inflected = self._is_adjective(before) and not self.is_listed(before, "adverb")
-            is_part_of_compound = self._has_hyphen_behind(tokens, first - 1)
-            if is_inflected and not is_part_of_compound and before.low != "und":
+            if is_inflected and before.low != "und":
                 adjectives.insert(0, first - 1)
             first -= 1
         return Phrase(first, i, before=tuple(adjectives))
@@ -241,9 +224,9 @@ class German(SpacedLanguage):
         return is_comma and all(map(self._is_adjective, tokens[first - 1 : first + 1]))
 
     def _names_gender(self, tokens: Reading, i: int) -> bool:
-        """Return whether word i is a noun that states a gender: "Frau", "eine Studierende"."""
+        """Return whether word i is a noun that states a gender: "Frau", "Ärztin"."""
         token = tokens[i]
-        if self.is_feminine(token) or self._is_feminine_adjectival(tokens, i):
+        if self.is_feminine(token):
             return True
         # The lists also contain pronouns and adjectives.
         is_noun = not self.is_listed(token, "polite", "gendered-modifier")
@@ -267,26 +250,15 @@ class German(SpacedLanguage):
                     return word, ending
         return "", ""
 
-    def _has_hyphen_behind(self, tokens: Reading, i: int) -> bool:
-        return tokens.text[tokens[i].end : tokens[i].end + 1] == "-"
-
     def _describes(self, tokens: Reading, i: int) -> bool:
         """Return whether a word modifies the noun in the phrase after it."""
         token = tokens[i]
-        if self._has_hyphen_behind(tokens, i) or self.is_listed(token, "adverb"):
-            return True
-        if token.low == "und":
-            # It joins adjectives or parts of compounds: "Luft- und Raumfahrtingenieur".
-            if token.opens:
-                return False
-            return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
+        if token.low == "und":  # as in "ein alter und müder Arzt"
+            return self._is_adjective(tokens.before(i))
         if _is_capital_inside(token):
-            # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner". So does a noun
-            # between the article and another noun: "eines Community Managers".
-            stem, _ = self._article(tokens.before(i))
-            is_inserted = bool(stem) and self.noun_of(token) is None
-            return is_inserted or token.text.isupper() or token.low.endswith("er")
-        return self._is_adjective(token)
+            # Abbreviations and adjectives of cities modify a noun: "IT", "Berliner".
+            return token.text.isupper() or token.low.endswith("er")
+        return self.is_listed(token, "adverb") or self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:
         # Numbers are digits or words: "vier".
@@ -375,11 +347,8 @@ class German(SpacedLanguage):
             return changes
         noun_gender = "f" if is_feminine else phrase.noun.gender[0]
         ending = self._ending(phrase.declension, noun_gender, phrase.case)
-        # Insert before all parts of a compound: "Luft- und Raumfahrtingenieur".
         position = phrase.first + (phrase.article is not None)
         position = phrase.before[-1] + 1 if phrase.before else position
-        while not phrase.before and self.is_listed(tokens[position], "adverb"):
-            position += 1
         words = " ".join(word + ending for word in adjectives)
         token = tokens[position]
         is_sentence = tokens.text.rstrip().endswith((".", "!"))
@@ -408,12 +377,10 @@ class German(SpacedLanguage):
 
     def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
-        first = phrase.first
-        is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
-        is_pronoun = phrase.head == first + 1 and self.is_listed(tokens[first], "relative")
+        is_behind_comma = tokens.gap(phrase.first).strip() == ","
+        is_pronoun = self.is_listed(tokens[phrase.first], "relative")
         is_before_verb = self.is_listed(tokens.after(phrase.head), "copula")
-        is_last = not tokens.after(phrase.head + 1).text
-        return is_behind_comma and is_pronoun and is_before_verb and is_last
+        return is_behind_comma and is_pronoun and is_before_verb
 
     def write_role(self, tokens: Reading, role: Phrase, gender: str) -> Changes:
         if role.noun.kind in ("", "neutral"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
 
 _NUMBER = "一二三四五六七八九十0-9\uff10-\uff19"
 # A noun consists of kanji, katakana and Latin letters. Hiragana and punctuation end it.
 _NOUN = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー\u30fcA-Za-z]+$")
-_LETTER = re.compile(r"[\u4e00-\u9fff々\u30a0-\u30fbー]")
 
 
 class Japanese(UnspacedLanguage):
@@ -19,6 +17,8 @@ class Japanese(UnspacedLanguage):
     code = "ja"
     name = "Japanese"
     human = "人"
+    # Only after a verb or adjective, because 人 after a number is a counter.
+    lone_human = re.compile(r"(?<=[いなたるうくすぐぶむぬつのだ])(?:ひと|人)(?![々形工気生口類])")
     thing_link = "の"
     plural_signs = ("たち", "達", "ら")
     count = re.compile(
@@ -31,23 +31,6 @@ class Japanese(UnspacedLanguage):
 
     def joined(self, parts: list[str], is_counted: bool) -> str:
         return ("、" if is_counted else "と").join(parts)
-
-    def humans(self, text: str) -> Iterator[Match]:
-        for match in re.finditer("(?:ひと|人)(?![々形工気生口類])", text):
-            before = text[: match.start()]
-            # Only after a verb or adjective, because 人 after a number is a counter.
-            is_described = bool(re.search(r"[いなたるうくすぐぶむぬつのだ]$", before))
-            is_named = self._covers(text, match.start(), "not-human")
-            if is_described and not is_named:
-                yield Match(match.start(), match.end(), "人")
-
-    def by_ending(self, text: str) -> Iterator[Match]:
-        # Require at least two more characters before the ending: 接客係.
-        for match in self.pattern("person-ending").finditer(text):
-            noun = _NOUN.search(text[: match.end()])
-            is_last = not _LETTER.match(text, match.end())
-            if noun and is_last and len(noun[0]) > len(match[0]) + 1:
-                yield Match(max(noun.start(), match.start() - 2), match.end(), noun[0])
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # "さん" also follows words that are not names: 看護師さん, おばあさん.

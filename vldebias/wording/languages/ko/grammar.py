@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cached_property
 
 from vldebias.wording.languages.unspaced import Match, UnspacedLanguage
@@ -15,6 +14,7 @@ class Korean(UnspacedLanguage):
     code = "ko"
     name = "Korean"
     human = "사람"
+    lone_human = re.compile(r"(?<![가-힣])사람(?!들|마다|의 손으로)")
     thing_link = "의 "
     plural_signs = ("들",)
     count = re.compile(r"(?<!\S)(\S+?)\s?(?:명|분)의\s(?:\S+\s)?$")
@@ -41,11 +41,6 @@ class Korean(UnspacedLanguage):
             if is_word and self._particles.match(text, match.end):
                 matches.append(match)
         return matches
-
-    def humans(self, text: str) -> Iterator[Match]:
-        for match in re.finditer(r"(?<![가-힣])사람(?!들|마다|의 손으로)", text):
-            if self._particles.match(text, match.end()):
-                yield Match(match.start(), match.end(), "사람")
 
     def is_named(self, text: str, matches: list[Match]) -> bool:
         # Names before a noun or a title: 김철수 의사, 민수 씨.
@@ -90,12 +85,6 @@ class Korean(UnspacedLanguage):
         has_consonant = (ord(parts[0][-1]) - ord("가")) % 28 > 0
         joiner = "과 " if has_consonant else "와 "
         return (", " if is_counted else joiner).join(parts)
-
-    def _place_of(self, text: str, match: Match) -> int:
-        start = self._start_of_noun(text, match)
-        # A word for a gender may precede the noun: "젊은 여성 의사".
-        gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])
-        return gendered.start() if gendered else start
 
 
 LANGUAGE = Korean()

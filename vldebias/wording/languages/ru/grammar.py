@@ -94,11 +94,6 @@ class Russian(SpacedLanguage):
         is_group = first in self.matcher("group-left-unchanged").words
         return self._nouns.get(token.low) or (None if is_group else self._nouns.get(last))
 
-    def states_gender(self, tokens: Reading, i: int) -> bool:
-        token = tokens[i]
-        is_listed = self.is_listed(token, "female", "male")
-        return is_listed and not self.is_listed(token, "not-stated")
-
     # ---- phrases
 
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
@@ -131,7 +126,7 @@ class Russian(SpacedLanguage):
         if len(word.low) < 3 or self.is_listed(word, "no-adjective") or self.noun_of(word):
             return False  # Some endings of adjectives are those of nouns: "герой".
         if "nominative" in noun.cases:
-            return word.low in self.entries("feminine-pronoun") or word.low.endswith(("ая", "яя"))
+            return word.low.endswith(("ая", "яя"))
         # Only nouns in "-а" take other feminine adjectives: "с опытной коллегой".
         return noun.masculine[-1] in "ая" and word.low.endswith(("ой", "ей", "ую", "юю"))
 
@@ -357,8 +352,7 @@ class Russian(SpacedLanguage):
             return ""
         if not tokens.after(i).text or self._has_complement(tokens, i, phrase.case):
             return self._feminine(low, phrase.case)
-        is_of_next = not is_active or low.endswith("ся")
-        return "" if is_of_next else None
+        return None if is_active else ""
 
     def _has_complement(self, tokens: Reading, i: int, case: str) -> bool:
         """Return whether the word after a participle depends on it: "держащий книгу"."""

@@ -16,7 +16,6 @@ _BREAK = re.compile(
 )
 _ADJECTIVE = "年[轻輕迈邁]|[中老]年|老|退休|资深|著名|专业|疯狂|邪恶|神秘|勇敢|疲惫|孤独"
 _LONGEST_MODIFIER = 8
-_LONGEST_BARE_MODIFIER = 4
 
 
 class Chinese(UnspacedLanguage):
@@ -25,6 +24,11 @@ class Chinese(UnspacedLanguage):
     code = "zh"
     name = "Chinese"
     human = "人"
+    # 一个人 is "alone" in 医生一个人, but a person after a verb or at a clause's start.
+    lone_human = re.compile(
+        rf"(?:(?<=的)|(?<=[{_NUMBER}这那這某每][位名个個]))"
+        r"(?<![^有是的了着，。、,.;；:：\s]一[个個])人"
+    )
     thing_link = "的"
     plural_signs = ("们", "們")
     # A number and its measure word may precede a description: "三位戴眼镜的医生".
@@ -38,7 +42,7 @@ class Chinese(UnspacedLanguage):
     def joined(self, parts: list[str], is_counted: bool) -> str:
         return "".join(parts) if is_counted else "有男有女"
 
-    def by_ending(self, text: str) -> Iterator[Match]:
+    def unlisted(self, text: str) -> Iterator[Match]:
         # Require two more characters before the ending: 接线员, 空调安装师.
         for match in self.pattern("person-ending").finditer(text):
             start = match.start() - 2
@@ -46,6 +50,7 @@ class Chinese(UnspacedLanguage):
             is_noun = len(piece) == 2 and piece.isalpha() and not _BREAK.search(piece)
             if is_noun and not re.search(f"[{_NUMBER}位名个]", piece):
                 yield Match(start, match.end(), text[start : match.end()])
+        yield from super().unlisted(text)
 
     def is_role(self, text: str, match: Match) -> bool:
         verbs = self.entries("role-before")  # "work as", as in 当水管工的人, 做一名厨师的人
@@ -68,23 +73,6 @@ class Chinese(UnspacedLanguage):
                 return True
         return bool(re.match(rf"[{surname}][\u4e00-\u9fff]{{1,2}}[，,]", text))
 
-    def is_out_of_picture(self, text: str, match: Match) -> bool:
-        # Someone is teaching in 给学生讲课, whereas 给学生的礼物 only shows a present.
-        clause = re.split("[，。,.；;！？\n]", text[match.end :])[0]
-        if text[: match.start].endswith("给") and clause and "的" not in clause:
-            return False
-        return super().is_out_of_picture(text, match)
-
-    def humans(self, text: str) -> Iterator[Match]:
-        for match in re.finditer("人", text):
-            before = text[: match.start()]
-            is_human = before.endswith("的") or bool(_MEASURED.search(before))
-            # 一个人 is "alone" in 医生一个人, but a person after a verb or at a clause's start.
-            if re.search(r"[^有是的了着，。、,.;；:：\s]一[个個]$", before):
-                continue
-            if is_human and not self._covers(text, match.start(), "not-human"):
-                yield Match(match.start(), match.end(), "人")
-
     def _place_of(self, text: str, match: Match) -> int:
         start = self._start_of_noun(text, match)
         # A gender comes after any adjective, even one without 的: 年轻的女科学家, 年轻女科学家.
@@ -95,19 +83,11 @@ class Chinese(UnspacedLanguage):
         return gendered.start() if gendered else start
 
     def _start_of_noun(self, text: str, match: Match) -> int:
-        before = text[: match.start]
-        breaks = [found.end() for found in _BREAK.finditer(before)]
+        breaks = [found.end() for found in _BREAK.finditer(text, 0, match.start)]
         opening = breaks[-1] if breaks else 0
-        piece = before[opening:]
-        measured = [found.end() for found in _MEASURE.finditer(piece)]
-        if measured:
-            start = opening + measured[-1]
-            is_short = match.start - start <= _LONGEST_MODIFIER
-            return start if is_short else match.start
-        follows_de = before[:opening].endswith("的")
-        if follows_de and match.start - opening <= _LONGEST_BARE_MODIFIER:
-            return opening
-        return match.start
+        measured = [found.end() for found in _MEASURE.finditer(text, opening, match.start)]
+        is_near = bool(measured) and match.start - measured[-1] <= _LONGEST_MODIFIER
+        return measured[-1] if is_near else match.start
 
     def _word_before(self, match: Match, start: int, gender: str) -> str:
         word = super()._word_before(match, start, gender)

@@ -865,7 +865,7 @@ def test_a_value_is_stated_once_and_where_a_native_speaker_writes_it(prompt, fem
         assert expected is None or written == expected
 
 
-@pytest.mark.parametrize("prompt", ["медали судьи на столе"])
+@pytest.mark.parametrize("prompt", ["um técnico de enfermagem magro", "медали судьи на столе"])
 def test_a_person_who_is_not_read_is_no_reason_to_say_that_there_is_none(prompt):
     balanced = balance_prompts(prompt, "gender")
     assert balanced.prompts == [prompt]
@@ -940,6 +940,7 @@ def test_a_japanese_number_behind_the_noun_counts_people():
             "une chevaleresse sans armure assise",
             "un chevalier homme sans armure assis",
         ),
+        ("un ouvrier du bâtiment casqué", None, None),
         (
             "ein Imker und seine Bienen",
             "eine Imkerin und ihre Bienen",

@@ -182,6 +182,27 @@ class RomanceLanguage(SpacedLanguage):
         phrase = phrase._replace(noun=noun, behind=behind)
         return phrase._replace(apart=self._adjectives_apart(tokens, phrase.last))
 
+    def _is_unsure_apart(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a later adjective may describe the person: "técnico de som cansado"."""
+        for i in range(phrase.last + 1, len(tokens)):
+            token = tokens[i]
+            if token.opens or self.noun_of(token):
+                break
+            noun = tokens[i - 1]
+            lists = ("behind-noun", "no-adjective", "adverb", "copula", "of")
+            is_function_word = self._is_article(noun) or self.is_listed(noun, *lists)
+            is_noun = not is_function_word and not noun.low.endswith(self.entries("gerund-ending"))
+            is_kind = tokens[i - 2].low in self.entries("of-kind")
+            may_agree = self._is_participle(token) or (is_kind and self.is_adjective(token))
+            agrees = may_agree and self.feminine_of(token.low) != token.low
+            # In "un ouvrier du bâtiment casqué", either noun may be described.
+            is_behind_complement = i == phrase.last + 3
+            is_own = is_behind_complement or not self._is_masculine_article(tokens[i - 2])
+            is_own = is_own and i > phrase.last + 1
+            if agrees and is_own and is_noun and i not in phrase.apart:
+                return True
+        return False
+
     def _says_kind(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a noun only modifies the noun before it: "agente de policía"."""
         link = tokens.before(phrase.first).low
@@ -191,6 +212,9 @@ class RomanceLanguage(SpacedLanguage):
     def _is_article(self, token: Token) -> bool:
         is_other = self.is_listed(token, "any-article", "feminine-article")
         return is_other or token.low in self.pairs("article")
+
+    def _is_masculine_article(self, token: Token) -> bool:
+        return self._is_article(token) and not self.is_listed(token, "feminine-article")
 
     def _adjectives_behind(self, tokens: Reading, i: int) -> tuple[int, ...]:
         """Return the adjectives directly after a noun: "un médico cansado y solo"."""
@@ -236,9 +260,8 @@ class RomanceLanguage(SpacedLanguage):
         if i == last + 3 and tokens[i - 1].low.endswith("s") and self._is_participle(token):
             return True
         # Only a person can be "assis": "un chevalier sans armure assis".
-        article = tokens.before(i - 1)
-        is_masculine = self._is_article(article) and not self.is_listed(article, "feminine-article")
-        return (token.opens or not is_masculine) and self.is_listed(token, "of-person")
+        is_own = token.opens or not self._is_masculine_article(tokens.before(i - 1))
+        return is_own and self.is_listed(token, "of-person")
 
     def _is_participle(self, token: Token) -> bool:
         return token.low.endswith(self.entries("participle-ending")) and self.is_adjective(token)
@@ -381,8 +404,24 @@ class RomanceLanguage(SpacedLanguage):
         return changes
 
     def is_unsure(self, tokens: Reading, phrase: Phrase) -> bool:
-        agrees = phrase.noun.gender in ("", "f", "m!") or self._agree(tokens, phrase) is not None
-        return not agrees or super().is_unsure(tokens, phrase)
+        if super().is_unsure(tokens, phrase):
+            return True
+        if phrase.noun.gender in ("", "f", "m!"):
+            return False
+        is_unsure = self._is_unsure_apart(tokens, phrase) or self._agree(tokens, phrase) is None
+        return is_unsure or self._is_unsure_behind(tokens, phrase.last)
+
+    def _is_unsure_behind(self, tokens: Reading, last: int) -> bool:
+        """Return whether the next word may be an unknown adjective: "un médecin ronflant"."""
+        word = tokens.after(last)
+        is_known = self.is_listed(word, "no-adjective", "behind-noun")
+        if is_known or not word.low.endswith(self.entries("unsure-ending")):
+            return False
+        if self.entries("adjective-ending"):
+            # Endings such as "-ando" are never adjectives: "un surfista esperando".
+            return not word.low.endswith(self.entries("no-adjective-ending"))
+        following = tokens.after(last + 1)
+        return not following.text or self.is_listed(following, "behind-noun")
 
     def _change_article(self, tokens: Reading, article: int, changes: Changes) -> None:
         """Change an article to the feminine form required by the word after it."""

@@ -106,8 +106,8 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
         values, places = located_values(text, ending, where)
         return _of_rows(values, places, column, where)
     if ending in (".csv", ".tsv"):
-        names, rows, places = read_rows(text, ending, where)
-        return _of_rows(rows, places, column, where, names)
+        _, rows, places = read_rows(text, ending, where)
+        return _of_rows(rows, places, column, where)
     if column is not None:
         raise InvalidInputError(
             f"{where}: got column {column!r}, but a text file has one prompt per line and no"
@@ -173,13 +173,9 @@ def _text_of(path: Path) -> str:
     """Return the contents of a file or of standard input."""
     if path == STDIN:
         return sys.stdin.read().removeprefix("\ufeff")
-    if path.is_dir():
-        raise InvalidInputError(
-            f"{path}: got a folder; expected a file of prompts. Join its text files into one with a"
-            " prompt per line"
-        )
     if not path.is_file():
-        raise InvalidInputError(f"{path}: no such file; expected a file of prompts, or - for stdin")
+        problem = "got a folder" if path.is_dir() else "no such file"
+        raise InvalidInputError(f"{path}: {problem}; expected a file of prompts, or - for stdin")
     text = decoded(path.read_bytes(), str(path))
     # Images and archives contain null bytes, whatever their file extension.
     if "\0" in text:
@@ -235,11 +231,11 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
         if kind:
             parts.setdefault(kind, []).append(text)
     prompts = [" ".join(parts["prompt"]) for parts in infotexts]
-    note = "Automatic1111 infotexts, without their negative prompts and settings"
-    for kind in ("prompt", "negative prompt"):
-        number = sum(len(parts.get(kind, ())) > 1 for parts in infotexts)
-        if number:
-            note += f"; {number} had the {kind} on several lines, which were joined"
+    joined = sum(len(parts["prompt"]) > 1 for parts in infotexts)
+    note = (
+        "Automatic1111 infotexts, without their negative prompts and settings;"
+        f" {joined} had the prompt on several lines, which were joined"
+    )
     return PromptList(tuple(prompts), note=note)
 
 
@@ -292,11 +288,7 @@ def _of_parquet(path: Path, column: str | None) -> PromptList:
 
 
 def _of_rows(
-    rows: Sequence[Any],
-    places: Sequence[str],
-    column: str | None,
-    where: str,
-    names: Iterable[str] | None = None,
+    rows: Sequence[Any], places: Sequence[str], column: str | None, where: str
 ) -> PromptList:
     """Extract the prompts from rows that are either strings or objects.
 
@@ -305,8 +297,6 @@ def _of_rows(
         places: The location of each row, for error messages.
         column: The column name given by the user, or None.
         where: The name of the file or data frame, for error messages.
-        names: The column names. If None, the keys of the rows are used, with dotted names for
-            nested objects.
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected one per row")
@@ -318,7 +308,7 @@ def _of_rows(
                 raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
             table.append(flat(row, place))
         rows = table
-        name = _column_of(names_of(table) if names is None else names, column, where)
+        name = _column_of(list(map(str, names_of(table))), column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
         prompt = row if name is None else cell_of(row, name)
@@ -329,26 +319,23 @@ def _of_rows(
     return PromptList(tuple(prompts), name)
 
 
-def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
+def _column_of(names: Sequence[str], column: str | None, where: str) -> str:
     """Return the name of the prompt column.
 
     Raises:
         InvalidInputError: If there is no such column, or there are several candidates.
     """
-    names = [str(name) for name in names]
-    remedy = "choose one with --column (column=... in Python)"
     if column is not None:
-        found = find_column(names, column)
-        if found is None:
-            raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
-        return found
-    fitting = fitting_columns(names, COLUMNS)
-    prompts = [name for name in fitting if plain_name(name) == COLUMNS[0]]
-    # Nested columns such as "body.prompt" are candidates only if no top-level column matches.
-    nested = [name for name in names if name.rpartition(".")[2].casefold() == COLUMNS[0]]
-    fitting = prompts or fitting or nested
+        fitting = list(filter(None, [find_column(names, column)]))
+    else:
+        fitting = fitting_columns(names, COLUMNS)
+        prompts = [name for name in fitting if plain_name(name) == COLUMNS[0]]
+        # Nested columns such as "body.prompt" are candidates only if no top-level column matches.
+        nested = [name for name in names if name.rpartition(".")[2].casefold() == COLUMNS[0]]
+        fitting = prompts or fitting or nested
     if len(fitting) == 1:
         return fitting[0]
+    problem = f"no column {column or 'prompt'!r} in {names}"
     if fitting:
-        raise InvalidInputError(f"{where}: the prompts may be in any of {fitting}; {remedy}")
-    raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")
+        problem = f"the prompts may be in any of {fitting}"
+    raise InvalidInputError(f"{where}: {problem}; choose one with --column (column=... in Python)")

@@ -21,7 +21,6 @@ from functools import cache, partial
 from itertools import chain
 from numbers import Integral, Real
 from operator import itemgetter
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
@@ -34,7 +33,6 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
-from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 from vldebias.utils.markup import html_table
 from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
@@ -244,7 +242,8 @@ class Balancer:
             self.has_drawn_seed = True
             self.seed = draw_seed()
         _BALANCERS.add(self)
-        is_one_set = isinstance(self.attribute, str | Path | PromptSet | Mapping)
+        is_list = isinstance(self.attribute, Iterable)
+        is_one_set = not is_list or isinstance(self.attribute, str | Mapping)
         sets: Any = [self.attribute] if is_one_set else self.attribute
         # A set with several attributes, such as "fairface", is balanced for each attribute.
         parts: list[PromptSet] = []
@@ -287,7 +286,6 @@ class Balancer:
         return self._next(prompts, original)
 
     def _next(self, prompts: Iterable[str], original: Iterable[str] | None) -> BalancedPrompts:
-        self._check_strength()
         images = self._read(prompts, original)
         with self._lock:
             self._assign(images, self._sampler)
@@ -295,6 +293,9 @@ class Balancer:
 
     def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
         """Create an `_Image` without values for each prompt in a call."""
+        # The user may have changed the strength since the last call.
+        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         received = checked_texts(prompts)
         originals = received if original is None else checked_texts(original)
         if len(originals) != len(received):
@@ -305,9 +306,10 @@ class Balancer:
         images: list[_Image] = []
         for text, prompt in zip(received, originals, strict=True):
             images.append(_Image(_readable(prompt), _readable(text), text))
-        # Ask `decide` about all prompts in one call.
-        for reader in self._readers:
-            reader.ask([image.prompt for image in images])
+        if self.decide is not None:
+            # Ask about all prompts in one call.
+            for reader in self._readers:
+                reader.ask([image.prompt for image in images])
         if original is not None:
             # The cache avoids repeated work for identical images.
             why_kept = cache(partial(why_not_replaced, self._readers))
@@ -422,7 +424,6 @@ class Balancer:
             index: The index of the image, or one index per prompt.
             original: See `balance_prompts`.
         """
-        self._check_strength()
         images = self._read(_as_list(prompts), None if original is None else _as_list(original))
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
@@ -431,7 +432,16 @@ class Balancer:
                 f"index: got {len(indices)} for {len(images)} prompts; expected one per prompt"
             )
         sources = [image.prompt for image in images]
-        values_of_images = self._values_at(sources, indices)
+        values_of_images: list[_Values] = []
+        values_of_block: dict[tuple[str, int], list[_Values]] = {}
+        for prompt, number in zip(sources, indices, strict=True):
+            length = self._length_of_block(prompt)
+            block, row = divmod(number, length)
+            # Each block is sampled like a separate call, with a seed derived from the block number.
+            if (prompt, block) not in values_of_block:
+                seed = seed_from(self.seed, block)
+                values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
+            values_of_images.append(values_of_block[prompt, block][row])
         if len(images) > 1:
             even = self._values_of_call(sources, seed_from(self.seed, *indices))
             if not _are_as_even(sources, values_of_images, even):
@@ -472,20 +482,6 @@ class Balancer:
             for outcomes in reader.outcomes(prompt, self.strength):
                 length *= block_length(outcomes)
         return min(length, _LONGEST_BLOCK)
-
-    def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
-        """Return the values that each image gets if only its index determines them."""
-        values_of_images: list[_Values] = []
-        values_of_block: dict[tuple[str, int], list[_Values]] = {}
-        for prompt, index in zip(prompts, indices, strict=True):
-            length = self._length_of_block(prompt)
-            block, row = divmod(index, length)
-            # Each block is sampled like a separate call, with a seed derived from the block number.
-            if (prompt, block) not in values_of_block:
-                seed = seed_from(self.seed, block)
-                values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
-            values_of_images.append(values_of_block[prompt, block][row])
-        return values_of_images
 
     def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
         """Return the values for a call that does not depend on earlier calls."""
@@ -583,20 +579,10 @@ class Balancer:
                 )
         return row
 
-    def _check_strength(self) -> None:
-        # The user may have changed the strength since the last call.
-        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
-            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
-
     def _check_arguments(self) -> None:
         if self.seed is not None:
             self.seed = _whole_number("seed", self.seed)
         self.most = _whole_number("most", self.most, least=1)
-        if not isinstance(self.attribute, Iterable | PromptSet | Path):
-            raise InvalidInputError(
-                f"attribute: got {self.attribute!r}; expected a prompt set, its name or path, or a"
-                " list of these"
-            )
         if self.people not in PEOPLE:
             raise InvalidInputError(f"people: got {self.people!r}; expected one of {PEOPLE}")
         for name in ("find", "decide"):

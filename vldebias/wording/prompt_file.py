@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from vldebias.utils.text_tables import OTHER_FORMS, decoded
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
+# A method that only pandas data frames have. Iterating over a frame yields its column names.
+_METHOD_OF_FRAMES = "iterrows"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # These patterns recognise the infotexts saved by Automatic1111 and its forks, and the input lines
 # of their script "Prompts from file".
@@ -128,14 +131,9 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
     """
     if isinstance(prompts, PromptList):
         return prompts
-    if isinstance(prompts, str | Path) or _is_frame(prompts):
+    if isinstance(prompts, str | Path) or hasattr(prompts, _METHOD_OF_FRAMES):
         return read_prompts(prompts, column)
     return PromptList(checked_texts(prompts))
-
-
-def _is_frame(prompts: Any) -> bool:
-    """Return whether `prompts` is a pandas data frame, which iterates over its column names."""
-    return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
 
 
 def checked_texts(prompts: Any) -> tuple[str, ...]:
@@ -145,7 +143,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
         InvalidInputError: If `prompts` is a data frame or not an ordered collection, or if an entry
             is not a valid string.
     """
-    if _is_frame(prompts):
+    if hasattr(prompts, _METHOD_OF_FRAMES):
         raise InvalidInputError(
             f"prompts: got a data frame with columns {list(map(str, prompts.columns))}; expected"
             " strings. Pass one of its columns, such as frame['prompt']"
@@ -206,37 +204,34 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
     Raises:
         InvalidInputError: If a negative prompt or settings line is not preceded by a prompt.
     """
-    infotexts: list[dict[str, list[str]]] = []  # the lines of each infotext by kind
-    parts: dict[str, list[str]] = {}
-    kind = ""
+    prompts: list[list[str]] = []  # the lines of each prompt
+    kind = ""  # of the line, which is "" if the line is empty
+    part = "settings"  # the part of the infotext that was read last
     for number, text in enumerate(map(str.strip, lines), start=1):
+        starts_negative = _NEGATIVE.match(text) is not None
         if _SETTINGS.match(text):
             kind = "settings"
-        elif _NEGATIVE.match(text) or (text and kind == "negative prompt"):
+        elif starts_negative or (text and kind == "negative prompt"):
             kind = "negative prompt"  # which may go on for several lines
         else:
             kind = "prompt" if text else ""
-        # Without settings, an infotext ends at the next prompt or negative prompt.
-        is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
-        if "settings" in parts or (is_next and "negative prompt" in parts):
-            parts = {}
-        if kind in ("settings", "negative prompt") and "prompt" not in parts:
+        if kind == "prompt":
+            if part != "prompt":
+                prompts.append([])
+            prompts[-1].append(text)
+        elif (kind and part == "settings") or (starts_negative and part == "negative prompt"):
             raise InvalidInputError(
                 f"{where}: line {number}: expected a prompt before {text[:40]!r}. The file looks"
                 " like Automatic1111 infotexts, which consist of a prompt, a negative prompt and"
                 " settings"
             )
-        if kind and not parts:
-            infotexts.append(parts)
-        if kind:
-            parts.setdefault(kind, []).append(text)
-    prompts = [" ".join(parts["prompt"]) for parts in infotexts]
-    joined = sum(len(parts["prompt"]) > 1 for parts in infotexts)
+        part = kind or part
+    joined = sum(len(lines_of_prompt) > 1 for lines_of_prompt in prompts)
     note = (
         "Automatic1111 infotexts, without their negative prompts and settings;"
         f" {joined} had the prompt on several lines, which were joined"
     )
-    return PromptList(tuple(prompts), note=note)
+    return PromptList(tuple(map(" ".join, prompts)), note=note)
 
 
 def _of_options(lines: Sequence[str], where: str) -> PromptList:
@@ -260,11 +255,12 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
             words = shlex.split(text)
         except ValueError as error:
             raise InvalidInputError(f"{place}: {error}: {text[:60]}; close the quotes") from None
-        if "--prompt" not in words[:-1] or not words[words.index("--prompt") + 1].strip():
+        prompt = dict(pairwise(words)).get("--prompt", "")
+        if not prompt.strip():
             raise InvalidInputError(
                 f'{place}: expected --prompt "..." among the options, got {text[:60]}'
             )
-        prompts.append(words[words.index("--prompt") + 1])
+        prompts.append(prompt)
     note = 'input for "Prompts from file", without its other options'
     return PromptList(tuple(prompts), note=note)
 

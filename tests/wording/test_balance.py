@@ -199,8 +199,9 @@ def test_a_balancer_without_a_seed_draws_one_and_can_be_repeated():
     assert first == [balancer.next([NURSE]).values for _ in range(9)]
 
 
-def test_a_balancer_forgets_the_prompt_asked_for_least_recently():
-    balancer = Balancer("gender", seed=0, most=2)
+def test_a_balancer_forgets_the_prompt_asked_for_least_recently(monkeypatch):
+    monkeypatch.setattr("vldebias.wording.balance._MOST", 2)
+    balancer = Balancer("gender", seed=0)
     for prompt in ("a nurse", "a cook", "a nurse", "a pilot"):
         balancer.next([prompt])
     assert [balancer._sampler.images_of(p) for p in ("a nurse", "a cook", "a pilot")] == [2, 0, 1]

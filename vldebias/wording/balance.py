@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
 
-MOST = 10_000  # Default number of prompts whose counts a Balancer keeps.
+# Number of prompts whose counts a Balancer keeps. It drops the least recently used one first.
+_MOST = 10_000
 # Words, without hyphens, for values that image models are known not to show in images of
 # professions (`eval/results/stated_values.json`).
 _UNSEEN = frozenset({"nonbinary"})
@@ -211,8 +212,6 @@ class Balancer:
             calls.
         one_person: Whether to leave prompts that show more than one person unchanged, with the
             reason "several people". Use it for methods that set one value for the entire picture.
-        most: The number of prompts whose counts are kept. The least recently used prompt is
-            dropped first.
 
     Raises:
         InvalidInputError: See `balance_prompts`.
@@ -232,7 +231,6 @@ class Balancer:
     decide: Decide | None = None
     people: str = "mixed"
     one_person: bool = False
-    most: int = MOST
     has_drawn_seed: bool = field(default=False, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -259,7 +257,7 @@ class Balancer:
         for part in parts:
             decisions = None
             if self.decide is not None:
-                decisions = UserDecisions(self.decide, part.attributes, self.most)
+                decisions = UserDecisions(self.decide, part.attributes, _MOST)
             attribute = Attribute(part, shares, self.people)
             reader = PersonReader(attribute, self.find, decisions, one_person=self.one_person)
             self._readers.append(reader)
@@ -267,7 +265,7 @@ class Balancer:
         for reader in self._readers:
             _warn_of_unseen_values(reader.attribute)
         self._single = is_one_set and len(parts) == 1
-        self._sampler = EvenSampler[Value](self.seed, self.most)
+        self._sampler = EvenSampler[Value](self.seed, _MOST)
 
     def next(
         self, prompts: Iterable[str], original: Iterable[str] | None = None
@@ -402,7 +400,7 @@ class Balancer:
         with self._lock:
             self.seed = _whole_number("seed", seed)
             self.has_drawn_seed = False
-            self._sampler = EvenSampler[Value](self.seed, self.most)
+            self._sampler = EvenSampler[Value](self.seed, _MOST)
 
     def at(
         self,
@@ -486,7 +484,7 @@ class Balancer:
     def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
         """Return the values for a call that does not depend on earlier calls."""
         images = [_Image(prompt) for prompt in prompts]
-        self._assign(images, EvenSampler(seed, self.most))
+        self._assign(images, EvenSampler(seed, _MOST))
         return [image.values for image in images]
 
     def next_texts(
@@ -582,7 +580,6 @@ class Balancer:
     def _check_arguments(self) -> None:
         if self.seed is not None:
             self.seed = _whole_number("seed", self.seed)
-        self.most = _whole_number("most", self.most, least=1)
         if self.people not in PEOPLE:
             raise InvalidInputError(f"people: got {self.people!r}; expected one of {PEOPLE}")
         for name in ("find", "decide"):

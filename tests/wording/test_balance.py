@@ -199,8 +199,9 @@ def test_a_balancer_without_a_seed_draws_one_and_can_be_repeated():
     assert first == [balancer.next([NURSE]).values for _ in range(9)]
 
 
-def test_a_balancer_forgets_the_prompt_asked_for_least_recently():
-    balancer = Balancer("gender", seed=0, most=2)
+def test_a_balancer_forgets_the_prompt_asked_for_least_recently(monkeypatch):
+    monkeypatch.setattr("vldebias.wording.balance._MOST", 2)
+    balancer = Balancer("gender", seed=0)
     for prompt in ("a nurse", "a cook", "a nurse", "a pilot"):
         balancer.next([prompt])
     assert [balancer._sampler.images_of(p) for p in ("a nurse", "a cook", "a pilot")] == [2, 0, 1]
@@ -452,8 +453,8 @@ def test_ways_of_saying_values_are_checked(how):
     ({"find": lambda prompt: -1}, "find: got -1"),
     ({"find": lambda prompt: 8}, "find: got 8"),
     ({"attribute": []}, "attribute: .* at least one prompt set"),
-    ({"attribute": 5}, "attribute: got 5; expected a prompt set, its name or path"),
-    ({"attribute": None}, "attribute: got None; expected a prompt set, its name or path"),
+    ({"attribute": 5}, "attribute: got 5; expected a name, a path, a PromptSet or a mapping"),
+    ({"attribute": None}, "attribute: got None; expected a name, a path, a PromptSet or a mapping"),
     ({"attribute": ["gender", "professions-gender"]}, "attribute: .* same attribute"),
     ({"attribute": ["gender", "fairface"]}, "attribute: .* same attribute"),
     ({"prompts": ["a nurse", 1]}, "prompts: .* a list of strings"),

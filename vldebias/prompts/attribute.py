@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import chain
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts.english.adjectives import kind_of_words, rank_of, rank_of_set
+from vldebias.prompts.english.adjectives import ORDER, kind_of_words, rank_of
 from vldebias.prompts.english.words import adjective, classes, has_gendered, lists, person
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
 
@@ -66,7 +66,8 @@ class Attribute:
         last_words = {word.lower().split()[-1] for word in self.words.values()}
         self.gender = not self.has_phrases and has_gendered(last_words)
         self.kind = "gender" if self.gender else kind_of_words(last_words)
-        self.rank = rank_of_set(self.kind, last_words)
+        is_nation = ORDER.index("nation") in map(rank_of, last_words)
+        self.rank = ORDER.index(self.kind or ("nation" if is_nation else "size"))
         self.stated = StatedWords(_stated_words(prompt_set))
         # Match {gender}, {Gender} and { gender }, but not "${gender}" and "{{gender}}", which are
         # variables in other tools.

@@ -122,22 +122,6 @@ _SUBJECT_START = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_SUBJECT = 80  # characters
-# A text without any of these words is not searched. "t" is the end of "don't".
-_FIRST_WORDS = {
-    entry.split()[0]
-    for name in ("avoid", "drop", "without", "left", "gone", "away")
-    for entry in _LISTS[f"en-{name}"]
-}
-_FIRST_WORDS |= {"t", "no", "not", "never", "any", "cannot", "keep", "leave", "edit", "cut"}
-_FIRST_WORDS |= {"before", "filter", "crop", "clean", "clear", "rid", "strip", "went"}
-
-
-def _silence_english(text: str) -> str:
-    if _FIRST_WORDS.isdisjoint(re.findall("[a-z]+", text.lower())):
-        return text
-    text = _without_subjects(text, _GONE, _SUBJECT_START)
-    text = _EXCLUDES.sub(end_clause, text)
-    return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
 
 
 def _without_subjects(text: str, gone: re.Pattern[str], boundary: re.Pattern[str]) -> str:
@@ -185,7 +169,9 @@ def without_absent(text: str, code: str) -> str:
         code: The code of its language.
     """
     if code == "en":
-        return _silence_english(text)
+        text = _without_subjects(text, _GONE, _SUBJECT_START)
+        text = _EXCLUDES.sub(end_clause, text)
+        return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
     excludes, gone = _patterns_of(code)
     return excludes.sub(end_clause, _without_subjects(text, gone, _CLAUSE_START))
 

@@ -21,7 +21,6 @@ from functools import cache, partial
 from itertools import chain
 from numbers import Integral, Real
 from operator import itemgetter
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
@@ -34,7 +33,6 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
-from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 from vldebias.utils.markup import html_table
 from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
@@ -50,7 +48,8 @@ if TYPE_CHECKING:
 # The values for the people in one image who can get one, per attribute.
 _Values = list[list[Value]]
 
-MOST = 10_000  # Default number of prompts whose counts a Balancer keeps.
+# Number of prompts whose counts a Balancer keeps. It drops the least recently used one first.
+_MOST = 10_000
 # Words, without hyphens, for values that image models are known not to show in images of
 # professions (`eval/results/stated_values.json`).
 _UNSEEN = frozenset({"nonbinary"})
@@ -213,8 +212,6 @@ class Balancer:
             calls.
         one_person: Whether to leave prompts that show more than one person unchanged, with the
             reason "several people". Use it for methods that set one value for the entire picture.
-        most: The number of prompts whose counts are kept. The least recently used prompt is
-            dropped first.
 
     Raises:
         InvalidInputError: See `balance_prompts`.
@@ -234,7 +231,6 @@ class Balancer:
     decide: Decide | None = None
     people: str = "mixed"
     one_person: bool = False
-    most: int = MOST
     has_drawn_seed: bool = field(default=False, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -244,7 +240,8 @@ class Balancer:
             self.has_drawn_seed = True
             self.seed = draw_seed()
         _BALANCERS.add(self)
-        is_one_set = isinstance(self.attribute, str | Path | PromptSet | Mapping)
+        is_list = isinstance(self.attribute, Iterable)
+        is_one_set = not is_list or isinstance(self.attribute, str | Mapping)
         sets: Any = [self.attribute] if is_one_set else self.attribute
         # A set with several attributes, such as "fairface", is balanced for each attribute.
         parts: list[PromptSet] = []
@@ -260,7 +257,7 @@ class Balancer:
         for part in parts:
             decisions = None
             if self.decide is not None:
-                decisions = UserDecisions(self.decide, part.attributes, self.most)
+                decisions = UserDecisions(self.decide, part.attributes, _MOST)
             attribute = Attribute(part, shares, self.people)
             reader = PersonReader(attribute, self.find, decisions, one_person=self.one_person)
             self._readers.append(reader)
@@ -268,7 +265,7 @@ class Balancer:
         for reader in self._readers:
             _warn_of_unseen_values(reader.attribute)
         self._single = is_one_set and len(parts) == 1
-        self._sampler = EvenSampler[Value](self.seed, self.most)
+        self._sampler = EvenSampler[Value](self.seed, _MOST)
 
     def next(
         self, prompts: Iterable[str], original: Iterable[str] | None = None
@@ -287,7 +284,6 @@ class Balancer:
         return self._next(prompts, original)
 
     def _next(self, prompts: Iterable[str], original: Iterable[str] | None) -> BalancedPrompts:
-        self._check_strength()
         images = self._read(prompts, original)
         with self._lock:
             self._assign(images, self._sampler)
@@ -295,6 +291,9 @@ class Balancer:
 
     def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
         """Create an `_Image` without values for each prompt in a call."""
+        # The user may have changed the strength since the last call.
+        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         received = checked_texts(prompts)
         originals = received if original is None else checked_texts(original)
         if len(originals) != len(received):
@@ -305,9 +304,10 @@ class Balancer:
         images: list[_Image] = []
         for text, prompt in zip(received, originals, strict=True):
             images.append(_Image(_readable(prompt), _readable(text), text))
-        # Ask `decide` about all prompts in one call.
-        for reader in self._readers:
-            reader.ask([image.prompt for image in images])
+        if self.decide is not None:
+            # Ask about all prompts in one call.
+            for reader in self._readers:
+                reader.ask([image.prompt for image in images])
         if original is not None:
             # The cache avoids repeated work for identical images.
             why_kept = cache(partial(why_not_replaced, self._readers))
@@ -400,7 +400,7 @@ class Balancer:
         with self._lock:
             self.seed = _whole_number("seed", seed)
             self.has_drawn_seed = False
-            self._sampler = EvenSampler[Value](self.seed, self.most)
+            self._sampler = EvenSampler[Value](self.seed, _MOST)
 
     def at(
         self,
@@ -422,7 +422,6 @@ class Balancer:
             index: The index of the image, or one index per prompt.
             original: See `balance_prompts`.
         """
-        self._check_strength()
         images = self._read(_as_list(prompts), None if original is None else _as_list(original))
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
@@ -431,7 +430,16 @@ class Balancer:
                 f"index: got {len(indices)} for {len(images)} prompts; expected one per prompt"
             )
         sources = [image.prompt for image in images]
-        values_of_images = self._values_at(sources, indices)
+        values_of_images: list[_Values] = []
+        values_of_block: dict[tuple[str, int], list[_Values]] = {}
+        for prompt, number in zip(sources, indices, strict=True):
+            length = self._length_of_block(prompt)
+            block, row = divmod(number, length)
+            # Each block is sampled like a separate call, with a seed derived from the block number.
+            if (prompt, block) not in values_of_block:
+                seed = seed_from(self.seed, block)
+                values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
+            values_of_images.append(values_of_block[prompt, block][row])
         if len(images) > 1:
             even = self._values_of_call(sources, seed_from(self.seed, *indices))
             if not _are_as_even(sources, values_of_images, even):
@@ -473,24 +481,10 @@ class Balancer:
                 length *= block_length(outcomes)
         return min(length, _LONGEST_BLOCK)
 
-    def _values_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[_Values]:
-        """Return the values that each image gets if only its index determines them."""
-        values_of_images: list[_Values] = []
-        values_of_block: dict[tuple[str, int], list[_Values]] = {}
-        for prompt, index in zip(prompts, indices, strict=True):
-            length = self._length_of_block(prompt)
-            block, row = divmod(index, length)
-            # Each block is sampled like a separate call, with a seed derived from the block number.
-            if (prompt, block) not in values_of_block:
-                seed = seed_from(self.seed, block)
-                values_of_block[prompt, block] = self._values_of_call([prompt] * length, seed)
-            values_of_images.append(values_of_block[prompt, block][row])
-        return values_of_images
-
     def _values_of_call(self, prompts: Sequence[str], seed: int) -> list[_Values]:
         """Return the values for a call that does not depend on earlier calls."""
         images = [_Image(prompt) for prompt in prompts]
-        self._assign(images, EvenSampler(seed, self.most))
+        self._assign(images, EvenSampler(seed, _MOST))
         return [image.values for image in images]
 
     def next_texts(
@@ -583,20 +577,9 @@ class Balancer:
                 )
         return row
 
-    def _check_strength(self) -> None:
-        # The user may have changed the strength since the last call.
-        if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
-            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
-
     def _check_arguments(self) -> None:
         if self.seed is not None:
             self.seed = _whole_number("seed", self.seed)
-        self.most = _whole_number("most", self.most, least=1)
-        if not isinstance(self.attribute, Iterable | PromptSet | Path):
-            raise InvalidInputError(
-                f"attribute: got {self.attribute!r}; expected a prompt set, its name or path, or a"
-                " list of these"
-            )
         if self.people not in PEOPLE:
             raise InvalidInputError(f"people: got {self.people!r}; expected one of {PEOPLE}")
         for name in ("find", "decide"):

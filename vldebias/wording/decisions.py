@@ -34,14 +34,8 @@ class UserDecisions:
         The value None lets the word lists decide. Other threads may add and remove answers in the
         meantime.
         """
-        answers: dict[str, tuple[str, ...] | None] = {}
-        new: list[str] = []
-        for prompt in dict.fromkeys(prompts):
-            answer = self._answers.get(prompt, _UNASKED)
-            if answer is _UNASKED:
-                new.append(prompt)
-            else:
-                answers[prompt] = answer
+        answers = {prompt: self._answers.get(prompt, _UNASKED) for prompt in prompts}
+        new = [prompt for prompt, answer in answers.items() if answer is _UNASKED]
         if not new:
             return answers
         received = self._decide(list(new), self._values)
@@ -51,12 +45,11 @@ class UserDecisions:
                 " per prompt, in the same order"
             )
         # Check all answers before storing any, so that nothing changes if one is invalid.
-        checked = [self._check(*pair) for pair in zip(new, received, strict=True)]
+        new_answers = dict(zip(new, map(self._check, new, received), strict=True))
         # Drop the oldest answers to make room for the new ones.
         surplus = len(self._answers) + len(new) - self._capacity
         for prompt in list(self._answers)[: max(0, surplus)]:
             self._answers.pop(prompt, None)
-        new_answers = dict(zip(new, checked, strict=True))
         self._answers.update(new_answers)
         return answers | new_answers
 

@@ -76,15 +76,3 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
         for order in orders:
             share_of_mixture[order] = share / len(orders)
     return share_of_mixture
-
-
-def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
-    """Return whether a mixture, possibly created for a different text, fits a group.
-
-    Args:
-        group: The group mentioned in a text.
-        mixture: A mapping from value to number of people, or to None if there are no numbers.
-    """
-    counts = [count for count in mixture.values() if count is not None]
-    size = sum(counts) if len(counts) == len(mixture) else None
-    return group.mixes and group.size == size

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 from vldebias.prompts.attribute import Attribute
-from vldebias.wording.groups import Group, Mixture, fits
+from vldebias.wording.groups import Group, Mixture
 
 Value = str | Mixture | None
 
@@ -49,7 +49,9 @@ class Mention(NamedTuple):
         A mixture that was created for "five nurses" in a different text does not fit "a nurse".
         """
         if isinstance(value, Mapping):
-            return self.group is not None and fits(self.group, value)
+            counts = [count for count in value.values() if count is not None]
+            size = sum(counts) if len(counts) == len(value) else None
+            return self.group is not None and self.group.mixes and self.group.size == size
         return value is not None
 
 

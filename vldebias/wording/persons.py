@@ -17,7 +17,6 @@ from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
 from vldebias.wording.reasons import CONTEXT
 from vldebias.wording.syntax import (
-    UnreadableSyntaxError,
     has_syntax,
     is_code,
     is_edit,
@@ -190,25 +189,22 @@ class PersonReader:
 
         A text with alternatives, such as "a {nurse|doctor}", has one reading for each of them.
         """
-        slots = list(self.attribute.slots.finditer(text))
-        if slots:
-            # A placeholder marks where the value goes, so the text need not be analysed.
-            reader: Language = language_of(text) or ENGLISH
-            spans = [slot.span() for slot in slots]
-            return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
-        if self._find is not None:
+        spans = [slot.span() for slot in self.attribute.slots.finditer(text)]
+        if not spans and self._find is not None:
             offset = self._find(text)
-            reason = "find returned no position"
-            return [reason if offset is None else [_mention_at(text, offset)]]
+            if offset is None:
+                return ["find returned no position"]
+            _check_offset(text, offset)
+            spans = [(offset, offset)]
+        if spans:
+            # The text need not be analysed to know where the value goes.
+            reader: Language = language_of(text) or ENGLISH
+            return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
         text = picture_of(text)
         if reason := self._why_unread(text):
             return [reason]
-        try:
-            alternatives = read_alternatives(text)
-        except UnreadableSyntaxError as problem:
-            return [str(problem)]
         readings: list[list[tuple[Mention, Language]] | str] = []
-        for alternative in alternatives:
+        for alternative in read_alternatives(text):
             language = language_of(alternative)
             if language is None:
                 readings.append("language")
@@ -219,7 +215,7 @@ class PersonReader:
                 readings.append(persons)
             else:
                 readings.append([(person, language) for person in persons])
-        return readings
+        return readings or ["too many alternatives"]
 
     def _why_unread(self, text: str) -> str:
         """Return why no person in a text is looked for, or ""."""
@@ -227,7 +223,9 @@ class PersonReader:
             return "edit"
         if is_code(text):
             return "not understood"
-        if has_stating_emoji(text, self.attribute.kind) or self.states_in_syntax(text):
+        if not text.isascii() and has_stating_emoji(text, self.attribute.kind):
+            return "stated"
+        if self.states_in_syntax(text):
             return "stated"
         if not self.attribute.gender and names_a_model(text):
             return "named"  # The model shows a certain person: "<lora:ada:1>, a girl".
@@ -242,9 +240,11 @@ class PersonReader:
             return False
         if json_texts(text) is not None:
             return self._states(text)  # "negative": "male" asks for women
-        if any(map(self._states, texts_of_markup(text))):
+        markup = texts_of_markup(text)
+        if any(map(self._states, markup)):
             return True
-        return not self.attribute.names.isdisjoint(names_of_templates(text))
+        names = [*names_of_templates(text), *markup, *" ".join(markup).split()]
+        return not self.attribute.names.isdisjoint(names)
 
     def _states(self, text: str) -> bool:
         """Return whether any word in a text states a value, in English or the text's language."""
@@ -263,18 +263,13 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _mention_at(text: str, start: int) -> tuple[Mention, Language]:
-    """Create a mention without a noun, for an offset returned by `find`.
-
-    Raises:
-        InvalidInputError: If the offset is not in the text.
-    """
-    is_number = isinstance(start, Integral) and not isinstance(start, bool)
-    if not is_number or not 0 <= start <= len(text):
+def _check_offset(text: str, offset: Any) -> None:
+    """Raise InvalidInputError if `find` returned no offset in the text."""
+    is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
+    if not is_number or not 0 <= offset <= len(text):
         raise InvalidInputError(
-            f"find: got {start!r} for {text!r}; expected a character offset or None"
+            f"find: got {offset!r} for {text!r}; expected a character offset or None"
         )
-    return Mention("", start, start, (start, start)), language_of(text) or ENGLISH
 
 
 def _merge_mentions(
@@ -289,17 +284,15 @@ def _merge_mentions(
     for reading in readings:
         free = list(mentions_of_person)  # people not yet found in this reading
         for mention in reading:
-            _, person, _ = mention
-            noun = person.noun.lower()
-            candidates = [mentions for mentions in free if mention in mentions]
-            for mentions in free:
-                if noun in [known.noun.lower() for _, known, _ in mentions]:
-                    candidates.append(mentions)
-            candidates += free
-            if not candidates:
+            if not free:
                 mentions_of_person.append([mention])
                 continue
-            mentions = candidates[0]
+            noun = mention[1].noun.lower()
+            same = [known for known in free if mention in known]
+            for known in free:
+                if noun in [person.noun.lower() for _, person, _ in known]:
+                    same.append(known)
+            mentions = (same or free)[0]
             free.remove(mentions)
             if mention not in mentions:
                 mentions.append(mention)

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from vldebias.utils.text_tables import OTHER_FORMS, decoded
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
+# A method that only pandas data frames have. Iterating over a frame yields its column names.
+_METHOD_OF_FRAMES = "iterrows"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # These patterns recognise the infotexts saved by Automatic1111 and its forks, and the input lines
 # of their script "Prompts from file".
@@ -106,8 +109,8 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
         values, places = located_values(text, ending, where)
         return _of_rows(values, places, column, where)
     if ending in (".csv", ".tsv"):
-        names, rows, places = read_rows(text, ending, where)
-        return _of_rows(rows, places, column, where, names)
+        _, rows, places = read_rows(text, ending, where)
+        return _of_rows(rows, places, column, where)
     if column is not None:
         raise InvalidInputError(
             f"{where}: got column {column!r}, but a text file has one prompt per line and no"
@@ -128,14 +131,9 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
     """
     if isinstance(prompts, PromptList):
         return prompts
-    if isinstance(prompts, str | Path) or _is_frame(prompts):
+    if isinstance(prompts, str | Path) or hasattr(prompts, _METHOD_OF_FRAMES):
         return read_prompts(prompts, column)
     return PromptList(checked_texts(prompts))
-
-
-def _is_frame(prompts: Any) -> bool:
-    """Return whether `prompts` is a pandas data frame, which iterates over its column names."""
-    return hasattr(prompts, "columns") and hasattr(prompts, "iloc")
 
 
 def checked_texts(prompts: Any) -> tuple[str, ...]:
@@ -145,7 +143,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
         InvalidInputError: If `prompts` is a data frame or not an ordered collection, or if an entry
             is not a valid string.
     """
-    if _is_frame(prompts):
+    if hasattr(prompts, _METHOD_OF_FRAMES):
         raise InvalidInputError(
             f"prompts: got a data frame with columns {list(map(str, prompts.columns))}; expected"
             " strings. Pass one of its columns, such as frame['prompt']"
@@ -173,13 +171,9 @@ def _text_of(path: Path) -> str:
     """Return the contents of a file or of standard input."""
     if path == STDIN:
         return sys.stdin.read().removeprefix("\ufeff")
-    if path.is_dir():
-        raise InvalidInputError(
-            f"{path}: got a folder; expected a file of prompts. Join its text files into one with a"
-            " prompt per line"
-        )
     if not path.is_file():
-        raise InvalidInputError(f"{path}: no such file; expected a file of prompts, or - for stdin")
+        problem = "got a folder" if path.is_dir() else "no such file"
+        raise InvalidInputError(f"{path}: {problem}; expected a file of prompts, or - for stdin")
     text = decoded(path.read_bytes(), str(path))
     # Images and archives contain null bytes, whatever their file extension.
     if "\0" in text:
@@ -210,37 +204,34 @@ def _of_infotexts(lines: Sequence[str], where: str) -> PromptList:
     Raises:
         InvalidInputError: If a negative prompt or settings line is not preceded by a prompt.
     """
-    infotexts: list[dict[str, list[str]]] = []  # the lines of each infotext by kind
-    parts: dict[str, list[str]] = {}
-    kind = ""
+    prompts: list[list[str]] = []  # the lines of each prompt
+    kind = ""  # of the line, which is "" if the line is empty
+    part = "settings"  # the part of the infotext that was read last
     for number, text in enumerate(map(str.strip, lines), start=1):
+        starts_negative = _NEGATIVE.match(text) is not None
         if _SETTINGS.match(text):
             kind = "settings"
-        elif _NEGATIVE.match(text) or (text and kind == "negative prompt"):
+        elif starts_negative or (text and kind == "negative prompt"):
             kind = "negative prompt"  # which may go on for several lines
         else:
             kind = "prompt" if text else ""
-        # Without settings, an infotext ends at the next prompt or negative prompt.
-        is_next = kind == "prompt" or _NEGATIVE.match(text) is not None
-        if "settings" in parts or (is_next and "negative prompt" in parts):
-            parts = {}
-        if kind in ("settings", "negative prompt") and "prompt" not in parts:
+        if kind == "prompt":
+            if part != "prompt":
+                prompts.append([])
+            prompts[-1].append(text)
+        elif (kind and part == "settings") or (starts_negative and part == "negative prompt"):
             raise InvalidInputError(
                 f"{where}: line {number}: expected a prompt before {text[:40]!r}. The file looks"
                 " like Automatic1111 infotexts, which consist of a prompt, a negative prompt and"
                 " settings"
             )
-        if kind and not parts:
-            infotexts.append(parts)
-        if kind:
-            parts.setdefault(kind, []).append(text)
-    prompts = [" ".join(parts["prompt"]) for parts in infotexts]
-    note = "Automatic1111 infotexts, without their negative prompts and settings"
-    for kind in ("prompt", "negative prompt"):
-        number = sum(len(parts.get(kind, ())) > 1 for parts in infotexts)
-        if number:
-            note += f"; {number} had the {kind} on several lines, which were joined"
-    return PromptList(tuple(prompts), note=note)
+        part = kind or part
+    joined = sum(len(lines_of_prompt) > 1 for lines_of_prompt in prompts)
+    note = (
+        "Automatic1111 infotexts, without their negative prompts and settings;"
+        f" {joined} had the prompt on several lines, which were joined"
+    )
+    return PromptList(tuple(map(" ".join, prompts)), note=note)
 
 
 def _of_options(lines: Sequence[str], where: str) -> PromptList:
@@ -264,11 +255,12 @@ def _of_options(lines: Sequence[str], where: str) -> PromptList:
             words = shlex.split(text)
         except ValueError as error:
             raise InvalidInputError(f"{place}: {error}: {text[:60]}; close the quotes") from None
-        if "--prompt" not in words[:-1] or not words[words.index("--prompt") + 1].strip():
+        prompt = dict(pairwise(words)).get("--prompt", "")
+        if not prompt.strip():
             raise InvalidInputError(
                 f'{place}: expected --prompt "..." among the options, got {text[:60]}'
             )
-        prompts.append(words[words.index("--prompt") + 1])
+        prompts.append(prompt)
     note = 'input for "Prompts from file", without its other options'
     return PromptList(tuple(prompts), note=note)
 
@@ -292,11 +284,7 @@ def _of_parquet(path: Path, column: str | None) -> PromptList:
 
 
 def _of_rows(
-    rows: Sequence[Any],
-    places: Sequence[str],
-    column: str | None,
-    where: str,
-    names: Iterable[str] | None = None,
+    rows: Sequence[Any], places: Sequence[str], column: str | None, where: str
 ) -> PromptList:
     """Extract the prompts from rows that are either strings or objects.
 
@@ -305,8 +293,6 @@ def _of_rows(
         places: The location of each row, for error messages.
         column: The column name given by the user, or None.
         where: The name of the file or data frame, for error messages.
-        names: The column names. If None, the keys of the rows are used, with dotted names for
-            nested objects.
     """
     if not rows:
         raise InvalidInputError(f"{where}: got no prompts; expected one per row")
@@ -318,7 +304,7 @@ def _of_rows(
                 raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
             table.append(flat(row, place))
         rows = table
-        name = _column_of(names_of(table) if names is None else names, column, where)
+        name = _column_of(list(map(str, names_of(table))), column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
         prompt = row if name is None else cell_of(row, name)
@@ -329,26 +315,23 @@ def _of_rows(
     return PromptList(tuple(prompts), name)
 
 
-def _column_of(names: Iterable[str], column: str | None, where: str) -> str:
+def _column_of(names: Sequence[str], column: str | None, where: str) -> str:
     """Return the name of the prompt column.
 
     Raises:
         InvalidInputError: If there is no such column, or there are several candidates.
     """
-    names = [str(name) for name in names]
-    remedy = "choose one with --column (column=... in Python)"
     if column is not None:
-        found = find_column(names, column)
-        if found is None:
-            raise InvalidInputError(f"{where}: no column {column!r} in {names}; {remedy}")
-        return found
-    fitting = fitting_columns(names, COLUMNS)
-    prompts = [name for name in fitting if plain_name(name) == COLUMNS[0]]
-    # Nested columns such as "body.prompt" are candidates only if no top-level column matches.
-    nested = [name for name in names if name.rpartition(".")[2].casefold() == COLUMNS[0]]
-    fitting = prompts or fitting or nested
+        fitting = list(filter(None, [find_column(names, column)]))
+    else:
+        fitting = fitting_columns(names, COLUMNS)
+        prompts = [name for name in fitting if plain_name(name) == COLUMNS[0]]
+        # Nested columns such as "body.prompt" are candidates only if no top-level column matches.
+        nested = [name for name in names if name.rpartition(".")[2].casefold() == COLUMNS[0]]
+        fitting = prompts or fitting or nested
     if len(fitting) == 1:
         return fitting[0]
+    problem = f"no column {column or 'prompt'!r} in {names}"
     if fitting:
-        raise InvalidInputError(f"{where}: the prompts may be in any of {fitting}; {remedy}")
-    raise InvalidInputError(f"{where}: no column 'prompt' in {names}; {remedy}")
+        problem = f"the prompts may be in any of {fitting}"
+    raise InvalidInputError(f"{where}: {problem}; choose one with --column (column=... in Python)")

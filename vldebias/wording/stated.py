@@ -72,7 +72,6 @@ def _states(reader: PersonReader, text: str) -> bool:
         languages = [load_language(code) for code in CODES]
     else:
         language = language_of(text)
-        is_english = language is not None and language.code == "en"
         # The attribute words are English.
-        languages = [] if language is None or is_english else [language]
+        languages = [] if language is None or language.code == "en" else [language]
     return any(language.states(text, reader.attribute) for language in languages)

@@ -116,33 +116,33 @@ _EDIT = re.compile(
 _PICTURE = r"(?:image|photo|picture|photograph|attachment|screenshot)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(
-    r"\b(?:do not|don['\u2019]t) change\b|\b(?:not|without) (?:alter|chang|modify)\w* [^.;\n]{0,20}"
-    r"\b(?:fac(?:e|ial)|features|identity)\b|\bbackground is (?:removed|erased)\b"
-    r"|\breference (?:recording|video|clip|voice)\b"
-    r"|\b(?:input|reference|uploaded|attached|provided|supplied|source) (?:\w+ )?(?:selfie|face"
+    r"\b(?:(?:do not|don['\u2019]t) change\b"
+    r"|(?:not|without) (?:alter|chang|modify)\w* [^.;\n]{0,20}"
+    r"\b(?:fac(?:e|ial)|features|identity)\b"
+    r"|reference (?:recording|video|clip|voice)\b"
+    r"|(?:input|reference|uploaded|attached|provided|supplied|source) (?:\w+ )?(?:selfie|face"
     r"|likeness|portrait|headshot|person|people|identity)\b"
-    r"|\b(?:as|for) (?:a |the )?reference\b|\breference (?:wo)?m[ae]n\b"
-    rf"|\b(?:using|use|edit|take|with) (?:this|these) (?:[\w']+ ){{0,3}}{_PICTURE}s?\b"
-    rf"|\b(?:use|using|based on|as in|same as) (?:the |this )?{_PICTURE}\b"
-    rf"|\bsee (?:attached )?{_PICTURE}\b|\b(?:exact fac(?:e|ial)|real face)\b|\bface (?:match|swap)"
-    rf"|\b{_PICTURE} (?:(?:that |which )?(?:i|you)(?: have|['\u2019]ve)? )?"
+    r"|(?:as|for) (?:a |the )?reference\b|reference (?:wo)?m[ae]n\b"
+    rf"|(?:using|use|edit|take|with) (?:this|these) (?:[\w']+ ){{0,3}}{_PICTURE}s?\b"
+    rf"|(?:use|using|based on|as in|same as) (?:the |this )?{_PICTURE}\b"
+    rf"|see (?:attached )?{_PICTURE}\b|(?:exact fac(?:e|ial)|real face)\b"
+    rf"|{_PICTURE} (?:(?:that |which )?(?:i|you)(?: have|['\u2019]ve)? )?"
     r"(?:uploaded|attached|provided)\b(?! (?:by|to|on|at|in)\b)"
-    r"|\b(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
+    r"|(?:the|exact|given) reference(?=\s*(?:[.,;:!?)\n]|$))"
     # Whoever writes the prompt has a picture of themselves: "with my face", "a portrait of me".
-    rf"|\bmy (?:\w+ )?(?:{_PICTURE}|selfie|face|features|likeness|headshot|portrait)\b"
+    rf"|my (?:\w+ )?(?:{_PICTURE}|selfie|face|features|likeness|headshot|portrait)\b"
     r"(?! (?:frame|book|album))"
-    r"|(?<!front )(?<!ahead )(?<!because )\b(?:of|like|resembling) me\b"
-    r"|\b(?:same|identical|original) (?:exact )?(?:face|identity|facial features)\b"
-    r"|\b(?:keep|preserv|maintain|retain|lock)(?:e|ing)?\b[^.;\n]{0,30}\b(?:likeness|identity"
+    r"|(?<!front )(?<!ahead )(?<!because )(?:of|like|resembling) me\b"
+    r"|(?:same|identical|original) (?:exact )?(?:face|identity|facial features)\b"
+    r"|(?:keep|preserv|maintain|retain|lock)(?:e|ing)?\b[^.;\n]{0,30}\b(?:likeness|identity"
     r"|facial (?:features|structure|details)|face (?:\w+ )?(?:unchanged|intact|identical|same))\b"
-    r"|\bpreserv(?:e|ing) (?:the |h(?:er|is) |their )?face\b|\bface exactly the same\b"
-    rf"|\bperform an? {_PICTURE} edit\b"
-    r"|\bidentity (?:lock|preserv)"
-    rf"|\b{_WHICH} (?:\w+ )?{_PICTURE}\b|\b(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
-    r"|\b(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
+    r"|preserv(?:e|ing) (?:the |h(?:er|is) |their )?face\b|face exactly the same\b"
+    rf"|perform an? {_PICTURE} edit\b"
+    rf"|{_WHICH} (?:\w+ )?{_PICTURE}\b|(?:image|figure|photo|picture|reference)[ _]?#?\d\b"
+    r"|(?:this|uploaded|attached|provided) (?:person|people|character|subject|individual)\b"
+    r"|these (?:\w+ |\{[^{}]*\} )?(?:people|persons|characters|subjects|individuals)\b)"
     # Chinese: "image 1", "the original image", "in the image", "replace the image"
-    r"|第\s*\d+\s*[张張][图圖]|[原本][图圖]|参考图|參考圖|[图圖]片?[中上里裡同]|[将將]图片|[图圖]片本人"
-    r"|\bthese (?:\w+ |\{[^{}]*\} )?(?:people|persons|characters|subjects|individuals)\b",
+    r"|第\s*\d+\s*[张張][图圖]|[原本][图圖]|参考图|參考圖|[图圖]片?[中上里裡同]|[将將]图片|[图圖]片本人",
     re.IGNORECASE,
 )
 _IN_GIVEN_PICTURE = re.compile(
@@ -161,8 +161,6 @@ _CODE = re.compile(
     r" \w{1,40}\s?\([^()\n]{0,80}\)\s?[:{]"
     r"|</(?:role|approach|instructions?|task|rules?|details|summary|h\d|div|table|t[dr]|a|sub)>"
     r"|\b(?:const|let|var|string|int) \w+ = "
-    r"|^[^\S\n]*(?:import \w+[^\S\n]*;?$|from \w+ import|#include)",
-    re.MULTILINE,
 )
 # A template to be filled in: "[CHARACTER]", "[brand name]", "(insert a hero)".
 _INSIDE = r"[^\[\](){}:|]{0,60}"
@@ -180,10 +178,6 @@ _MESSAGE = re.compile(r'"role"\s*:\s*"(?:system|user|assistant|developer)"', re.
 
 # Start and end of each alternative in braces, such as "nurse" and "doctor" in "{nurse|doctor}".
 _Branches = list[tuple[int, int]]
-
-
-class UnreadableSyntaxError(ValueError):
-    """Raised if a prompt must stay unchanged. The message is the reason."""
 
 
 def picture_of(prompt: str) -> str:
@@ -308,8 +302,6 @@ def names_of_templates(prompt: str) -> list[str]:
     names: list[str] = []
     for match in _TEMPLATE.finditer(prompt):
         names += map(_words_of, match[1].split("|"))
-    for words in texts_of_markup(prompt):
-        names += [words, *words.split()]
     return names
 
 
@@ -321,28 +313,46 @@ def _words_of(text: str) -> str:
 def read_alternatives(prompt: str) -> list[str]:
     """Return the distinct readings of a prompt.
 
-    Each alternative in a prompt such as "a {doctor|nurse}" occurs in at least one reading.
-
-    Raises:
-        UnreadableSyntaxError: If there are more than MOST_READINGS readings.
+    Each alternative in a prompt such as "a {doctor|nurse}" occurs in at least one reading. The
+    result is empty if there are more than MOST_READINGS readings.
     """
-    text = json_texts(prompt)
-    if text is not None:
-        return list(dict.fromkeys(_read(text)))
     text = prompt.lower() if prompt.isupper() else prompt
     if not has_syntax(text):
         return [_TAGS.sub(_blank, text)]
+    content = json_texts(prompt)
+    parts = list(map(_without_markup, _read_parts(text))) if content is None else [content]
+    waiting = parts[::-1]
+    # Expand outer alternatives before nested ones.
     readings: list[str] = []
-    for part in _read_parts(text):
-        # Markup ends a clause and is replaced with a line break. Variables become spaces.
-        reading = _MARKUP.sub(end_clause, _unquote(part))
-        reading = _VARIABLES.sub(_blank, reading)
-        reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
-        reading = _PEOPLE_OF_REGIONS.sub(_blank, reading)
-        reading = _JOINING.sub(end_clause, reading)
-        reading = _TAGS.sub(_blank, reading)
-        readings += _read(_NAMES.sub(_blank, reading))
+    while waiting:
+        reading = waiting.pop()
+        groups = _find_alternatives(reading)
+        if not groups:
+            readings.append(reading)
+            continue
+        branches = sum(len(group) for group in groups)
+        # Check the limit before expanding, because nested alternatives grow exponentially.
+        if len(readings) + len(waiting) + branches > MOST_READINGS:
+            return []
+        # Combine each branch with the first branch of every other group.
+        base = reading
+        for group in groups:
+            base = _keep(base, reading, group, group[0])
+        waiting.append(base)
+        for group in groups:
+            waiting += [_keep(base, reading, group, branch) for branch in group[1:]]
     return list(dict.fromkeys(readings))
+
+
+def _without_markup(part: str) -> str:
+    """Replace markup with a line break, which ends a clause, and variables and tags with spaces."""
+    reading = _MARKUP.sub(end_clause, _unquote(part))
+    reading = _VARIABLES.sub(_blank, reading)
+    reading = _EMPHASIS.sub(lambda phrase: _MARKS.sub(_blank, phrase[0]), reading)
+    reading = _PEOPLE_OF_REGIONS.sub(_blank, reading)
+    reading = _JOINING.sub(end_clause, reading)
+    reading = _TAGS.sub(_blank, reading)
+    return _NAMES.sub(_blank, reading)
 
 
 def _read_parts(text: str) -> list[str]:
@@ -375,30 +385,6 @@ def _unquote(text: str) -> str:
 
 def _blank(match: re.Match[str]) -> str:
     return " " * len(match[0])
-
-
-def _read(text: str) -> Iterator[str]:
-    """Yield the readings of a text, expanding outer alternatives before nested ones."""
-    waiting = [text]
-    finished = 0
-    while waiting:
-        reading = waiting.pop()
-        groups = _find_alternatives(reading)
-        if not groups:
-            finished += 1
-            yield reading
-            continue
-        branches = sum(len(group) for group in groups)
-        # Check the limit before expanding, because nested alternatives grow exponentially.
-        if finished + len(waiting) + branches > MOST_READINGS:
-            raise UnreadableSyntaxError("too many alternatives")
-        # Combine each branch with the first branch of every other group.
-        base = reading
-        for group in groups:
-            base = _keep(base, reading, group, group[0])
-        waiting.append(base)
-        for group in groups:
-            waiting += [_keep(base, reading, group, branch) for branch in group[1:]]
 
 
 def _keep(base: str, text: str, group: _Branches, branch: tuple[int, int]) -> str:

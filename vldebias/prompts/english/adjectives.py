@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vldebias.prompts.english.words import lists, origins, religions
 
 # Kinds of adjectives in their English order.
@@ -32,18 +30,3 @@ def kind_of_words(words: set[str]) -> str:
     known_of_kind = {kind: len(words & lists()[kind].keys()) for kind in KINDS}
     most_frequent = max(KINDS, key=known_of_kind.__getitem__)
     return most_frequent if known_of_kind[most_frequent] else ""
-
-
-def rank_of_set(kind: str, words: Iterable[str]) -> int:
-    """Return the position of a set's adjectives in English adjective order.
-
-    Args:
-        kind: the kind of adjectives; see `kind_of_words`.
-        words: the adjectives.
-    """
-    if kind:
-        return ORDER.index(kind)
-    rank_of_nations = ORDER.index("nation")
-    if rank_of_nations in map(rank_of, words):
-        return rank_of_nations
-    return ORDER.index("size")

@@ -138,18 +138,6 @@ def _long_words(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]{3,}", text.lower())
 
 
-def _fit_of(text: str, code: str) -> tuple[int, int]:
-    """Return the number of words in phrases for people, and minus the number of foreign words."""
-    language = load_language(code)
-    assert isinstance(language, SpacedLanguage)
-    tokens = language.read(text)
-    phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
-    parts = language.entries("foreign-letters")
-    n_foreign = sum(any(part in f" {token.low} " for part in parts) for token in tokens)
-    n_read = sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
-    return n_read, -n_foreign
-
-
 def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None:
     """Return the most likely language that recognises a noun in the prompt, or None.
 
@@ -190,7 +178,13 @@ def _best_fit(text: str, scores: Mapping[str, float]) -> Language:
     """
     fits: dict[str, tuple[float, int]] = {}
     for code, score in scores.items():
-        n_read, foreign = _fit_of(text, code)
-        fits[code] = (score + foreign, n_read)
+        language = load_language(code)
+        assert isinstance(language, SpacedLanguage)
+        tokens = language.read(text)
+        phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
+        parts = language.entries("foreign-letters")
+        n_foreign = sum(any(part in f" {token.low} " for part in parts) for token in tokens)
+        n_read = sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
+        fits[code] = (score - n_foreign, n_read)
     best = max(fits.values())
     return load_language(" or ".join(code for code in fits if fits[code] == best))

@@ -29,7 +29,6 @@ _ROMANCE_SIGN = re.compile(GENDER_SIGN)
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+['\u2019]?")
 
 
-@cache
 def _lists(path: str) -> dict[str, dict[str, None]]:
     return read_lists(Path(__file__).parent / path)
 

@@ -176,7 +176,6 @@ class Sums(NamedTuple):
             only the negatives of its own class, with scale 1, is appended.
         gradient: which gradient to compute.
         symmetric: whether B is A, so that only blocks above the diagonal are computed.
-        cached: rows per block on a CPU without a `chunk_size`.
     """
 
     scales: Sequence[float]
@@ -187,7 +186,6 @@ class Sums(NamedTuple):
     classes: tuple[Tensor, Tensor] | None = None
     gradient: Gradient = Gradient()
     symmetric: bool = False
-    cached: int = _CACHED
 
     @property
     def sums_per_anchor(self) -> int:
@@ -201,7 +199,7 @@ class Sums(NamedTuple):
             a: (n, d), the left factor.
             b: (N, d), the right factor before it is transposed.
         """
-        size = self.chunk_size or _rows_at_once(a, b, self.cached)
+        size = self.chunk_size or _rows_at_once(a, b)
         for rows in row_blocks(len(a), size):
             yield Block(rows, rows.start, rows.stop) if self.symmetric else Block(rows, 0, 0)
 
@@ -582,14 +580,14 @@ class _SoftplusTotal(torch.autograd.Function):
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None
 
 
-def _rows_at_once(rows: Tensor, columns: Tensor, cached: int = _CACHED) -> int:
+def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return the default number of rows per block.
 
     On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small
     compared with the entire matrix.
     """
     if rows.device.type == "cpu":
-        return cached
+        return _CACHED
     return max(_AT_ONCE // max(len(columns), 1), 1)
 
 

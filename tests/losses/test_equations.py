@@ -154,7 +154,7 @@ def _spread_on_whole_matrices(x: Tensor, y: Tensor, labels: Tensor) -> Tensor:
 def test_spread_by_classes_equals_its_formula_on_whole_matrices(
     sizes: list[int], dtype: torch.dtype, tolerance: float
 ) -> None:
-    """Classes are computed apart, in groups of similar sizes and in parts if they are large."""
+    """Classes are computed in tiles, which end with a class or, if it is large, with a block."""
     n = sum(sizes)
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     labels = labels[torch.randperm(n, generator=torch.Generator().manual_seed(0))]

@@ -88,7 +88,6 @@ class Contrast:
         joint: images and texts from all processes, (N, d) each.
         rows: slice of `joint` that contains the rows of this process.
         whole: whether this process contains all rows of the joint batch.
-        positive: s+ (n,), the scaled similarity of each pair.
         count: K, the number of negatives per anchor.
         expects_unit_rows: whether features that are not normalised cause a warning.
     """
@@ -135,9 +134,14 @@ class Contrast:
             self.whole = joint == len(image)
             start = 0 if self.whole else rank() * len(image)
             self.rows = slice(start, start + len(image))
-            self.positive = (image * self.joint[1][self.rows]).sum(1) / temperature
         self.count = (joint - 1) * (2 if self.within_view else 1)
         self._gradient = Gradient()
+
+    @cached_property
+    def positive(self) -> Tensor:
+        """s+ (n,), the scaled similarity of each pair."""
+        with self.precise():
+            return (self._rows[0] * self.joint[1][self.rows]).sum(1) / self._temperature
 
     @cached_property
     def anchors(self) -> list[Tensor]:
@@ -188,9 +192,13 @@ class Contrast:
         with self.precise():
             if self.whole and self.within_view and margin is None and labels is None:
                 # The rows of both views are anchors and negatives, so one matrix contains all sums.
-                n = len(self.positive)
+                n = len(self._rows[0])
                 how = how._replace(diagonals=(0, n, -n))
-                return list(matrix_sums(self.both_views, None, how)[0].unflatten(1, (2, n)))
+                sums, positive = matrix_sums(self.both_views, None, how)
+                if self._dtype is None:
+                    # The matrix also contains s+, so it need not be computed from the features.
+                    self.positive = positive
+                return list(sums.unflatten(1, (2, n)))
             if self.whole:
                 # Images are the rows of the matrix and texts its columns, so one matrix contains
                 # the anchors of both directions.
@@ -269,7 +277,7 @@ class Contrast:
                 anchor's own view. Entries that are not negatives are -inf.
         """
         with self.precise():
-            n = len(self.positive)
+            n = len(self._rows[0])
             # Computed once, outside the blocks, which the backward pass recomputes.
             anchors_of_side = self.anchors
             # Without blocks or other processes, both directions share one matrix product.
@@ -310,7 +318,7 @@ class Contrast:
         """
         sides = features if isinstance(features, tuple) else (features, features)
         with self.precise():
-            moved = [side.to(self.positive.dtype) for side in sides]
+            moved = [side.to(self._rows[0].dtype) for side in sides]
             pairs = zip(self.anchors, moved, strict=True)
             return torch.stack(
                 [torch.einsum("nd,nmd->nm", anchors, side) for anchors, side in pairs]
@@ -323,9 +331,9 @@ class Contrast:
         processes.
         """
         # Some losses return one row that already combines both directions.
-        if losses.ndim != 2 or losses.shape[1] != len(self.positive):
+        if losses.ndim != 2 or losses.shape[1] != len(self._rows[0]):
             raise InvalidInputError(
-                f"reduce: expected losses (2, {len(self.positive)}) of both directions, got"
+                f"reduce: expected losses (2, {len(self._rows[0])}) of both directions, got"
                 f" {tuple(losses.shape)}; compute them from `positive` and `sums`"
             )
         pairs = losses.mean(0)

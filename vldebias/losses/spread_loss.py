@@ -1,8 +1,15 @@
-"""Compute the spread loss, in which items of the same class attract and repel each other."""
+"""Compute the spread loss, in which items of the same class attract and repel each other.
+
+The sum over negatives needs one exponential per similarity, but the sums over the rows of an
+anchor's class need a logarithm and a sigmoid per similarity as well. Rows are therefore sorted by
+class. Similarities within a class then lie next to each other, in tiles of the matrix, and the
+slower functions are computed only there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Any, NamedTuple, Self, Unpack
 
 import torch
@@ -25,6 +32,9 @@ from vldebias.losses.sums import (
     write_exponentials,
     write_slope,
 )
+
+# Fewest rows of a tile, unless its block ends. Each tile takes about 25 calls of torch.
+_TILE = 64
 
 
 def spread(
@@ -94,9 +104,7 @@ def _class_sums(batch: Contrast, codes: Tensor, repels: bool) -> Tensor:
         codes: (N,), the classes of the joint batch, counted from 0.
         repels: whether to compute the third sum.
     """
-    # In low blocks, fewer of the similarities next to those within a class are of other classes.
-    cached = min(max(len(codes) // 8, 64), 256)
-    how = batch.how((1.0,))._replace(diagonals=(), cached=cached)
+    how = batch.how((1.0,))._replace(diagonals=())
     if batch.whole:
         rows = _Order.sort(codes.repeat(2 if batch.within_view else 1), len(codes))
         classes = _Classes(rows, rows, repels)
@@ -145,10 +153,24 @@ class _Order(NamedTuple):
         return cls(rows, rows.argsort(), codes[rows].int(), ((rows + start) % pairs).int())
 
 
+class _Tile(NamedTuple):
+    """A part of a block: some of its rows, and the columns of their classes."""
+
+    rows: slice
+    columns: slice
+
+    def of(self, matrix: Tensor, block: Block) -> Tensor:
+        """Return the tile's part of a matrix that has the shape of its block."""
+        rows = slice(self.rows.start - block.rows.start, self.rows.stop - block.rows.start)
+        columns = slice(self.columns.start - block.first, self.columns.stop - block.first)
+        return matrix[rows, columns]
+
+
 class _Classes(NamedTuple):
     """Which similarities of sorted rows and columns are within a class.
 
-    If rows and columns are sorted by class, those of a block lie in few columns, its band.
+    If rows and columns are sorted by class, those of successive rows lie in few columns. Tiles end
+    with a class if possible, so that few of their similarities are of other classes.
 
     Attributes:
         rows: the order of the rows.
@@ -160,21 +182,31 @@ class _Classes(NamedTuple):
     columns: _Order
     repels: bool
 
-    def bands(self, blocks: Iterable[Block]) -> list[slice]:
-        """Return, for each block, the columns that contain all similarities within a class."""
+    def tiles(self, blocks: Iterable[Block]) -> list[list[_Tile]]:
+        """Return the tiles of each block."""
         first = torch.searchsorted(self.columns.codes, self.rows.codes).tolist()
         stop = torch.searchsorted(self.columns.codes, self.rows.codes, right=True).tolist()
-        return [
-            slice(max(first[rows.start], column), stop[rows.stop - 1]) for rows, column, _ in blocks
-        ]
+        ends = torch.searchsorted(self.rows.codes, self.rows.codes, right=True).tolist()
+        tiles = []
+        for block in blocks:
+            tiles_of_block = []
+            start = block.rows.start
+            while start < block.rows.stop:
+                last = min(start + _TILE, block.rows.stop) - 1
+                end = min(ends[last], block.rows.stop)
+                band = slice(max(first[start], block.first), stop[last])
+                tiles_of_block.append(_Tile(slice(start, end), band))
+                start = end
+            tiles.append(tiles_of_block)
+        return tiles
 
-    def take(self, s: Tensor, block: Block, band: slice) -> Tensor:
-        """Return the similarities within classes in a band (c, w), and overwrite them by -inf.
+    def take(self, s: Tensor, tile: _Tile) -> Tensor:
+        """Return the similarities within classes in a tile (c, w), and overwrite them by -inf.
 
         Entries of other classes, of an anchor itself and of its pair are infinite in the result.
         """
-        differs = self.rows.codes[block.rows, None] != self.columns.codes[band]
-        is_pair = self.rows.items[block.rows, None] == self.columns.items[band]
+        differs = self.rows.codes[tile.rows, None] != self.columns.codes[tile.columns]
+        is_pair = self.rows.items[tile.rows, None] == self.columns.items[tile.columns]
         within = s.masked_fill(differs, torch.inf).masked_fill_(is_pair, torch.inf)
         s.masked_fill_(differs.logical_not_(), -torch.inf)
         return within
@@ -186,6 +218,7 @@ class _ClassContext(FunctionCtx):
     saved_tensors: tuple[Tensor, ...]
     how: Sums
     classes: _Classes
+    tiles: list[list[_Tile]]
     shifts: list[float | None]
 
 
@@ -213,26 +246,26 @@ class _ClassSums(torch.autograd.Function):
         for total in totals:
             total[[0, 2]] = -torch.inf
         blocks = list(how.blocks(a, b))
-        bands = classes.bands(blocks)
+        ctx.tiles = classes.tiles(blocks)
         # The similarities within large classes would take more memory than those of the batch.
         entries = [
-            (block.rows.stop - block.rows.start) * (band.stop - band.start)
-            for block, band in zip(blocks, bands, strict=True)
+            (tile.rows.stop - tile.rows.start) * (tile.columns.stop - tile.columns.start)
+            for tile in chain.from_iterable(ctx.tiles)
         ]
         keeps = how.chunk_size is None and sum(entries) <= len(a) * len(b) / 2
         buffers = Buffers(a, b, how, 2)
         kept, kept_within = [], []
-        for block, band in zip(blocks, bands, strict=True):
+        for block, tiles_of_block in zip(blocks, ctx.tiles, strict=True):
             s, exponentials = buffers.views(block)
             if keeps:
                 s = torch.empty_like(s)
                 kept.append(s)
             shift = how.scores(a, b, block, s)
             ctx.shifts.append(shift)
-            part = s[:, band.start - block.first : band.stop - block.first]
-            within = classes.take(part, block, band)
-            if keeps:
-                kept_within.append(within)
+            for tile in tiles_of_block:
+                within = classes.take(tile.of(s, block), tile)
+                if keeps:
+                    kept_within.append(within)
             out = s if how.overwrites(shift) else exponentials
             log_sums = log_sums_of(s, 1.0, shift, out, how.both)
             total = totals[0][0, block.rows]
@@ -243,17 +276,19 @@ class _ClassSums(torch.autograd.Function):
         for total in totals:
             # A sum over no negatives is log 0, but -inf would make the gradient NaN.
             total[0].clamp_(min=-1e30)
-        for k, (block, band) in enumerate(zip(blocks, bands, strict=True)):
-            if keeps:
-                within = kept_within[k]
-            else:
-                s = product(a[block.rows], b[band].T, how.dtype)
-                within = classes.take(s, block, band)
-            _add_positives(totals[0][:, block.rows], within, classes.repels)
-            later = slice(max(band.start, block.anchors), band.stop)
-            if how.both and later.start < later.stop:
-                part = within[:, later.start - band.start :]
-                _add_positives(totals[1][:, later], part.T, classes.repels)
+        unread = iter(kept_within)
+        for block, tiles_of_block in zip(blocks, ctx.tiles, strict=True):
+            for tile in tiles_of_block:
+                if keeps:
+                    within = next(unread)
+                else:
+                    s = product(a[tile.rows], b[tile.columns].T, how.dtype)
+                    within = classes.take(s, tile)
+                _add_positives(totals[0][:, tile.rows], within, classes.repels)
+                later = slice(max(tile.columns.start, block.anchors), tile.columns.stop)
+                if how.both and later.start < later.stop:
+                    part = within[:, later.start - tile.columns.start :]
+                    _add_positives(totals[1][:, later], part.T, classes.repels)
         for total in totals:
             total[2].clamp_(min=-1e30)
         ctx.save_for_backward(a, b, *totals, *kept, *kept_within)
@@ -279,18 +314,18 @@ class _ClassSums(torch.autograd.Function):
         slopes = Slopes(a, b, how)
         buffers = Buffers(a, b, how, 3)
         with torch.autocast(a.device.type, enabled=False):
-            for k, (block, band) in enumerate(zip(blocks, classes.bands(blocks), strict=True)):
+            unread = iter(kept[len(blocks) :])
+            for k, (block, tiles_of_block) in enumerate(zip(blocks, ctx.tiles, strict=True)):
                 shift = ctx.shifts[k]
                 slope, weights, s = buffers.views(block)
-                columns_of_band = slice(band.start - block.first, band.stop - block.first)
-                if not kept:
+                if kept:
+                    s = kept[k]
+                    within = list(islice(unread, len(tiles_of_block)))
+                else:
                     how.scores(a, b, block, s)
-                    within = classes.take(s[:, columns_of_band], block, band)
+                    within = [classes.take(tile.of(s, block), tile) for tile in tiles_of_block]
                     if how.overwrites(shift):
                         write_exponentials(s, s, 1.0, shift)
-                else:
-                    s = kept[k]
-                    within = kept[len(blocks) + k]
                 if how.overwrites(shift):
                     weights = s
                 rows = totals[0][:, block.rows], outer[0][:, block.rows]
@@ -298,12 +333,13 @@ class _ClassSums(torch.autograd.Function):
                 if how.both:
                     columns = totals[1][:, block.first :], outer[-1][:, block.first :]
                 write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
-                _add_slope_of_positives(slope[:, columns_of_band], *rows, within, classes.repels)
-                if how.both:
-                    columns = totals[1][:, band], outer[-1][:, band]
-                    _add_slope_of_positives(
-                        slope[:, columns_of_band].T, *columns, within.T, classes.repels
-                    )
+                for tile, part in zip(tiles_of_block, within, strict=True):
+                    slope_of_tile = tile.of(slope, block)
+                    rows = totals[0][:, tile.rows], outer[0][:, tile.rows]
+                    _add_slope_of_positives(slope_of_tile, *rows, part, classes.repels)
+                    if how.both:
+                        columns = totals[1][:, tile.columns], outer[-1][:, tile.columns]
+                        _add_slope_of_positives(slope_of_tile.T, *columns, part.T, classes.repels)
                 slopes.add(slope, block)
         slope_of_a = slopes.of_a.index_select(0, classes.rows.places)
         if how.symmetric:
@@ -312,7 +348,7 @@ class _ClassSums(torch.autograd.Function):
 
 
 def _add_positives(total: Tensor, within: Tensor, repels: bool) -> None:
-    """Add the similarities (c, w) of a band to the sums (4, c) of its anchors."""
+    """Add the similarities (c, w) of a tile to the sums (4, c) of its anchors."""
     excess = total[0][:, None] - within
     total[1] += softplus(excess).sum(1)
     total[3] += excess.sigmoid_().sum(1)

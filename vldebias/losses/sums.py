@@ -59,15 +59,16 @@ def matrix_sums(
 
     Args:
         a: (n, d). Either `a` or `b` must be divided by the temperature.
-        b: (N, d), the other factor of S. If None, S = A A^T; `a` must then be divided by the square
-            root of the temperature, and if k is in the diagonals of `how`, so is -k.
+        b: (N, d), the other factor of S. If None, S = A A^T for the rows A of both views; `a` must
+            then be divided by the square root of the temperature, and if k is in the diagonals of
+            `how`, so is -k.
         how: which similarities to add up, and in which blocks.
         of_columns: (N,), a margin that is subtracted from the columns of S.
         of_rows: (n,), a margin that is subtracted from the rows of S.
 
     Returns:
         log sum_j e^{scale s_ij} for the rows (T, n) and, with `both` and `b`, for the columns
-            (T, N).
+            (T, N). Without `b`, the similarities of the pairs (n / 2,) follow.
     """
     how = how._replace(symmetric=b is None)
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, of_columns, of_rows, how)
@@ -176,7 +177,6 @@ class Sums(NamedTuple):
             only the negatives of its own class, with scale 1, is appended.
         gradient: which gradient to compute.
         symmetric: whether B is A, so that only blocks above the diagonal are computed.
-        cached: rows per block on a CPU without a `chunk_size`.
     """
 
     scales: Sequence[float]
@@ -187,7 +187,6 @@ class Sums(NamedTuple):
     classes: tuple[Tensor, Tensor] | None = None
     gradient: Gradient = Gradient()
     symmetric: bool = False
-    cached: int = _CACHED
 
     @property
     def sums_per_anchor(self) -> int:
@@ -201,7 +200,7 @@ class Sums(NamedTuple):
             a: (n, d), the left factor.
             b: (N, d), the right factor before it is transposed.
         """
-        size = self.chunk_size or _rows_at_once(a, b, self.cached)
+        size = self.chunk_size or _rows_at_once(a, b)
         for rows in row_blocks(len(a), size):
             yield Block(rows, rows.start, rows.stop) if self.symmetric else Block(rows, 0, 0)
 
@@ -223,7 +222,13 @@ class Sums(NamedTuple):
             yield 1.0, s.masked_fill(rows[block.rows, None] != columns, -torch.inf)
 
     def scores(
-        self, a: Tensor, b: Tensor, block: Block, out: Tensor, *margins: Tensor | None
+        self,
+        a: Tensor,
+        b: Tensor,
+        block: Block,
+        out: Tensor,
+        *margins: Tensor | None,
+        pairs: Tensor | None = None,
     ) -> float | None:
         """Write the similarities of a block to `out`, with -inf if they are not negatives.
 
@@ -233,6 +238,7 @@ class Sums(NamedTuple):
             block: the block.
             out: (c, N - first), overwritten.
             margins: numbers to subtract from the columns (N,) and from the rows (n,), or None.
+            pairs: (n / 2,), overwritten with the block's similarities of row i to row i + n / 2.
 
         Returns:
             A number such that e^{s - number} can serve both the rows and the columns of the block,
@@ -250,6 +256,9 @@ class Sums(NamedTuple):
             low, high = (float(end) for end in out.aminmax())
             if (high - low) * max(map(abs, self.scales)) <= _NARROW:
                 shift = high
+        if pairs is not None:
+            diagonal = out.diagonal(len(pairs))
+            pairs[block.rows.start :][: len(diagonal)] = diagonal
         # Since e^-inf = 0, pairs do not contribute to any sum.
         for k in self.diagonals:
             out.diagonal(k + block.rows.start - block.first).fill_(-torch.inf)
@@ -291,6 +300,7 @@ class _MatrixSums(torch.autograd.Function):
         columns = rows
         if not how.symmetric:
             columns = a.new_full((how.sums_per_anchor, len(other)), -torch.inf)
+        pairs = a.new_empty(len(a) // 2) if how.symmetric else None
         buffers = Buffers(a, other, how, 2)
         kept = []
         for block in how.blocks(a, other):
@@ -298,7 +308,7 @@ class _MatrixSums(torch.autograd.Function):
             if how.chunk_size is None:
                 s = torch.empty_like(s)
                 kept.append(s)
-            shift = how.scores(a, other, block, s, of_columns, of_rows)
+            shift = how.scores(a, other, block, s, of_columns, of_rows, pairs=pairs)
             ctx.shifts.append(shift)
             out = s if how.overwrites(shift) else exponentials
             for k, (scale, values) in enumerate(how.terms(s, block)):
@@ -315,7 +325,7 @@ class _MatrixSums(torch.autograd.Function):
                 log_sums_of_side.clamp_(min=-1e30)
         margins: tuple[Any, ...] = (of_columns, of_rows)
         ctx.save_for_backward(a, other, rows, columns, *margins, *kept)
-        return sums
+        return sums if pairs is None else (*sums, pairs)
 
     @staticmethod
     @once_differentiable
@@ -324,6 +334,7 @@ class _MatrixSums(torch.autograd.Function):
         margins = ctx.saved_tensors[4:6]
         kept = ctx.saved_tensors[6:]
         how = ctx.how
+        of_columns = 0 if how.symmetric else 1
         slopes = None if how.gradient.only_margins else Slopes(a, b, how)
         slopes_of_margins = [
             torch.zeros_like(margin) if ctx.needs_input_grad[2 + axis] else None
@@ -348,8 +359,13 @@ class _MatrixSums(torch.autograd.Function):
                 # of a symmetric matrix, this adds the gradients of both equal entries.
                 columns = None
                 if how.both:
-                    columns = sums[1][:, block.first :], outer[-1][:, block.first :]
+                    columns = sums[1][:, block.first :], outer[of_columns][:, block.first :]
                 write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
+                if how.symmetric:
+                    # A pair inside the square on the block's diagonal has two entries.
+                    for number in (len(a) // 2, -(len(a) // 2)):
+                        diagonal = slope.diagonal(number)
+                        diagonal += outer[1][block.rows.start :][: len(diagonal)]
                 for axis, slope_of_margin in enumerate(slopes_of_margins):
                     if slope_of_margin is not None:
                         part = slope_of_margin[block.rows] if axis else slope_of_margin
@@ -582,14 +598,14 @@ class _SoftplusTotal(torch.autograd.Function):
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None
 
 
-def _rows_at_once(rows: Tensor, columns: Tensor, cached: int = _CACHED) -> int:
+def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return the default number of rows per block.
 
     On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small
     compared with the entire matrix.
     """
     if rows.device.type == "cpu":
-        return cached
+        return _CACHED
     return max(_AT_ONCE // max(len(columns), 1), 1)
 
 

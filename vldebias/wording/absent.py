@@ -51,7 +51,8 @@ _WEIGHT = re.compile(
 )
 # The number of people is stated to be zero: "people: none".
 _NONE = re.compile(
-    r"(?:^|(?<=[.,;\n]))[\w ]{1,40}[:=]\s*(?:none|no(?! \w)|0(?![.\d])|zero|nobody)\b",
+    r"(?:^|(?<=[.,;:(\[|\n\uff0c\u3002])|(?<=- ))[\w ]{1,40}[:=\uff1a]\s*"
+    rf"{_any_of(_LISTS['none'])}(?!\w|[.]\d| \w)",
     re.IGNORECASE,
 )
 
@@ -73,9 +74,9 @@ def without_labelled(prompt: str) -> str:
 
 # ---- English
 
-_SHOW, _PERSON, _WITHOUT_WORD, _NEXT, _LEFT, _GONE_WORD, _AWAY, _THEN, _HERE = (
+_SHOW, _PERSON, _WITHOUT_WORD, _NEXT, _HERE, _WANTED = (
     _any_of(_LISTS[f"en-{name}"])
-    for name in ("show", "person", "without", "next", "left", "gone", "away", "then", "here")
+    for name in ("show", "person", "without", "next", "here", "wanted")
 )
 # An imperative begins a clause or follows one of these words.
 _IMPERATIVE = (
@@ -103,62 +104,100 @@ _WITHOUT = re.compile(
     rf"((?:(?!\b{_NEXT}\b|\b\w+s (?:an?|the|another)\b)[^,.;:!?()\n\[\]])*)",
     re.IGNORECASE,
 )
-# What is said of somebody who is not there: "have left", "are nowhere to be seen".
-_GONE = re.compile(
-    rf"\b(?:(?:has|have|had|['\u2019]ve)\s+(?:(?:all|both|already|long|since|just|now)\s+)*{_LEFT}"
-    rf"|(?:(?:is|are|was|were|should|must|to|be|all)\s+)*{_GONE_WORD}|went|left"
-    rf"|(?:is|are|was|were|be|stay|remain)\s+(?:all\s+)?{_AWAY})"
-    rf"(?=\s*(?:[.,;:!?)\n]|$|{_THEN}\b))"
-    r"|\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
-    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer)|not)"
+# Phrases about somebody who is not there: "haven't arrived", "not allowed in the shot".
+_NOT_HERE = re.compile(
+    r"\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
+    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer)|not|no longer)"
     r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
-    rf"{_HERE}\b",
+    rf"(?:{_HERE}\b|{_WANTED}(?=\s*(?:[.,;:!?)\]\n]|$|(?:in|here|on|within|anywhere)\b)))",
     re.IGNORECASE,
 )
-_SUBJECT_START = re.compile(
-    r"[,.;:!?()\[\]\n\u2014\u2013]|\b(?:after|once|because|since|that|when|while|where|with|before"
-    r"|if|although|though|as|but|is|are|was|were|whose|who|which|until"
-    r"|and (?=the\b|all\b|its\b|their\b))\b",
-    re.IGNORECASE,
-)
+
+
+# ---- all languages: somebody who has left
+
 _LONGEST_SUBJECT = 80  # characters
+_WORD = r"[\w'\u2019-]+"
+_NEVER = re.compile("(?!)")
 
 
-def _without_subjects(text: str, gone: re.Pattern[str], boundary: re.Pattern[str]) -> str:
-    """Replace each clause that ends with a phrase such as "have left" with spaces."""
+def _without_subjects(
+    text: str, gone: re.Pattern[str], boundary: re.Pattern[str], introduced: re.Pattern[str]
+) -> str:
+    """Replace each clause that ends with a phrase such as "have left" with spaces.
+
+    Somebody whom the clause introduces, such as "a barista", is in the picture.
+    """
     for phrase in gone.finditer(text):
         start = max(0, phrase.start() - _LONGEST_SUBJECT)
         for found in boundary.finditer(text, start, phrase.start()):
             start = found.end()
-        if text[start : phrase.start()].strip():
+        subject = text[start : phrase.start()]
+        if subject.strip() and not introduced.search(subject):
             text = text[:start] + " " * (phrase.end() - start) + text[phrase.end() :]
     return text
 
 
-# ---- other languages
+class _Absence:
+    """Patterns of a language for what a picture must not show.
+
+    Attributes:
+        excludes: A verb or a preposition that excludes what follows.
+        behind: A phrase that excludes the clause before.
+        gone: A phrase about somebody who has left, which excludes its subject.
+        boundary: What the subject of such a phrase follows.
+        introduced: A subject with an indefinite article.
+    """
+
+    def __init__(self, code: str) -> None:
+        is_spaced = code not in _UNSPACED
+        start, end, gap = (r"(?<!\w)", r"(?!\w)", r"\s+")
+        if not is_spaced:
+            start, end, gap = ("(?<![\u3066\u3067])", "", r"\s*")
+
+        def words(name: str) -> str:
+            return _any_of(_LISTS.get(f"{code}-{name}", ()))
+
+        # An auxiliary and adverbs may precede a participle, or follow it at the end of a clause.
+        between = rf"(?:(?:{words('has')}|{words('soon')}){gap})*"
+        left = rf"{between}{words('left')}(?:{gap}{words('has')})?"
+        away = rf"{words('has')}{gap}{between}{words('off')}"
+        absent = rf"{words('not')}{gap}{between}{words('here')}"
+        # The phrase ends its clause: "a chef has left" but not "a chef has left the kitchen".
+        ends_clause = (
+            rf"{end}(?=\s*(?:[.,;:!?)\]\n\u3001\u3002\uff0c\uff1b]|$|{words('then')}{end}))"
+        )
+        # "On the left" and "looking left" are directions.
+        is_no_direction = r"(?<!\bthe )(?<!\bto )(?<!ing )"
+        self.gone = re.compile(
+            rf"{start}{is_no_direction}(?:(?:{left}|{away}){ends_clause}|{absent}{end})",
+            re.IGNORECASE,
+        )
+        self.behind = re.compile(rf"{start}{words('behind')}{end}", re.IGNORECASE)
+        self.boundary = re.compile(
+            rf"[,.;:!?()\[\]\n\u3001\u3002\uff0c\uff1b\u2014\u2013]|\s-\s|{start}{words('who')}{end}",
+            re.IGNORECASE,
+        )
+        noun_phrase = rf"\s+(?:{_WORD}\s+){{1,2}}$" if is_spaced else r"\w{1,4}$"
+        self.introduced = re.compile(rf"{start}{words('a')}{noun_phrase}", re.IGNORECASE)
+
+        ends = r".;!?\n\u3002\uff1b\uff01"  # of a sentence
+        joins = words("and")
+        sign = rf"[^{ends},\uff0c\u3001\u7684]"
+        nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
+        if is_spaced:
+            article = rf"(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?"
+            nouns = rf"\s+{article}{_WORD}(?:\s+{joins}\s+{article}{_WORD})*"
+        # "Personne" means "nobody" behind a negation.
+        nouns += rf"(?:,\s+{words('nobody')}{end}[^{ends},]*)?"
+        rest = rf"[^{ends}]*"
+        lacking = rf"(?:{words('without')}|{words('after')}{gap}{between}{words('left')})"
+        self.excludes = re.compile(
+            rf"{start}(?:{words('verb')}{end}{rest}|{lacking}{end}{nouns})", re.IGNORECASE
+        )
 
 
-_WORD = r"[\w'\u2019-]+"
-_CLAUSE_START = re.compile(r"[,.;:!?\n\u3001\u3002\uff0c\uff1b]")
-
-
-@cache
-def _patterns_of(code: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return the patterns for what a language excludes, and for what follows its subject."""
-    is_spaced = code not in _UNSPACED
-    start, end = (r"(?<!\w)", r"(?!\w)") if is_spaced else ("(?<![\u3066\u3067])", "")
-    verb, lacking, joins, gone = (
-        _any_of(_LISTS.get(f"{code}-{name}", ())) for name in ("verb", "without", "and", "behind")
-    )
-    ends = r".;!?\n\u3002\uff1b\uff01"  # of a sentence
-    sign = rf"[^{ends},\uff0c\u3001\u7684]"
-    nouns = rf"{sign}{{1,20}}?(?={joins}|[{ends},\uff0c\u3001\u7684]|$)(?:{joins}{sign}+?)*"
-    if is_spaced:
-        article = rf"(?:[\w'\u2019-]{{1,5}}\s+(?!{joins}\s))?"
-        nouns = rf"\s+{article}{_WORD}(?:\s+{joins}\s+{article}{_WORD})*"
-    rest = rf"[^{ends}]*"
-    excludes = rf"{start}(?:{verb}{end}{rest}|{lacking}{end}{nouns})"
-    return re.compile(excludes, re.IGNORECASE), re.compile(rf"{start}{gone}{end}", re.IGNORECASE)
+_absence_of = cache(_Absence)
 
 
 def without_absent(text: str, code: str) -> str:
@@ -168,12 +207,14 @@ def without_absent(text: str, code: str) -> str:
         text: The text.
         code: The code of its language.
     """
+    absence = _absence_of(code)
+    text = _without_subjects(text, absence.gone, absence.boundary, absence.introduced)
     if code == "en":
-        text = _without_subjects(text, _GONE, _SUBJECT_START)
+        text = _without_subjects(text, _NOT_HERE, absence.boundary, _NEVER)
         text = _EXCLUDES.sub(end_clause, text)
         return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
-    excludes, gone = _patterns_of(code)
-    return excludes.sub(end_clause, _without_subjects(text, gone, _CLAUSE_START))
+    text = _without_subjects(text, absence.behind, absence.boundary, _NEVER)
+    return absence.excludes.sub(end_clause, text)
 
 
 def end_clause(match: re.Match[str]) -> str:

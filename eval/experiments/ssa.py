@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from apps.baselines.classifiers import logistic_regression
-from eval.experiments.mnist import CLASSES, TOLERANCE, Images, Learner, Views, learn, sample
+from eval.experiments.mnist import (
+    CLASSES,
+    TOLERANCE,
+    Images,
+    Learner,
+    Views,
+    learn,
+    sample,
+    steps_of,
+)
 from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.training.augmentation import mix_amplitudes, most_similar
@@ -36,14 +45,13 @@ def work(cell: Cell) -> dict[str, Any]:
     """Train on two views, and return the accuracy, robust accuracy, shift gap and cost.
 
     The optional setting "times" multiplies the number of steps. The optional column "epochs"
-    replaces it, so that all batch sizes see as many images.
+    replaces it, so that all batch sizes see as many images. With the optional column "labelled",
+    only as many images have labels for the classifier.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views = Views(**cell["views"])
     settings = dict(cell["settings"])
-    steps = cell["steps"] * settings.pop("times", 1)
-    if "epochs" in cell:
-        steps = cell["epochs"] * cell["items"] // cell["batch_size"]
+    steps = steps_of(cell) * settings.pop("times", 1)
     batches = TensorBatches(
         images.pixels,
         augment=views,
@@ -52,10 +60,12 @@ def work(cell: Cell) -> dict[str, Any]:
         seed=cell["seed"],
     )
     start = time.process_time()
-    settings["loss"] = "info_nce"
+    settings.setdefault("loss", "info_nce")
     learner = learn(batches, settings, {**cell, "steps": steps})
     seconds = time.process_time() - start
-    classifier = linear_classifier(learner, images)
+    labelled = cell.get("labelled", len(images))
+    known = Images(images.pixels[:labelled], images.labels[:labelled])
+    classifier = linear_classifier(learner, known)
     figures = scored("accuracy", robust_correct(classifier, test, 0.0))
     for epsilon in cell["attacks"]:
         rows = robust_correct(classifier, test, epsilon / 255)

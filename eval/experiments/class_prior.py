@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eval.experiments.mnist import CLASSES, Views, learn, sample
+from eval.experiments.mnist import CLASSES, learn, sample, two_views
 from eval.experiments.run import Cell
-from eval.experiments.tensor_batches import TensorBatches
 
 LEAST_PAIRS = 30  # above a threshold, because the smallest ratio of few pairs is biased downwards
 
@@ -42,14 +41,7 @@ def work(cell: Cell) -> dict[str, Any]:
     """Estimate tau+ for some of the digits, with labels for a few images."""
     shares = (np.arange(CLASSES) < cell["classes"]).astype(float)
     images, _ = sample(cell, cell["items"], 1, shares=shares)
-    batches = TensorBatches(
-        images.pixels,
-        augment=Views(**cell["views"]),
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
-    learner = learn(batches, cell["settings"], cell)
+    learner = learn(two_views(images, cell), cell["settings"], cell)
     known = slice(0, cell["labelled"])
     unknown = slice(cell["labelled"], None)
     embeddings = learner.embeddings(images.pixels)

@@ -27,9 +27,17 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
-from eval.experiments.mnist import CLASSES, Images, Learner, Views, correct, learn, sample
+from eval.experiments.mnist import (
+    CLASSES,
+    Images,
+    Learner,
+    Views,
+    correct,
+    learn,
+    sample,
+    two_views,
+)
 from eval.experiments.run import Cell, scored
-from eval.experiments.tensor_batches import TensorBatches
 from vldebias.losses import GroupWeights
 from vldebias.report.result import Result
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
@@ -103,15 +111,8 @@ def mean_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> list[float]:
 
 def trained(cell: Cell, images: Images) -> Learner:
     """Train a network on two views of each image and the coarse labels."""
-    batches = TensorBatches(
-        images.pixels,
-        labels=torch.from_numpy((images.labels >= 5).astype(np.int64)),
-        augment=Views(**cell["views"]),
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
-    return learn(batches, cell["settings"], cell)
+    labels = (images.labels >= 5).astype(np.int64)
+    return learn(two_views(images, cell, labels), cell["settings"], cell)
 
 
 def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:

@@ -198,6 +198,18 @@ class Partners(TensorBatches):
         return Batch(images=first, views=second, index=rows, labels=labels[rows])
 
 
+def two_views(images: Images, cell: Cell, labels: NDArray[np.int64] | None = None) -> TensorBatches:
+    """Return batches with two augmentations of each image, and labels (n,) for losses with them."""
+    return TensorBatches(
+        images.pixels,
+        labels=None if labels is None else torch.from_numpy(labels),
+        augment=Views(**cell["views"]),
+        two_views=True,
+        batch_size=cell["batch_size"],
+        seed=cell["seed"],
+    )
+
+
 def learn(
     batches: TensorBatches,
     settings: Mapping[str, Any],
@@ -395,26 +407,17 @@ def wrong_labels(cell: Cell) -> dict[str, Any]:
     generator = numpy_generator("symmetric noise", cell["seed"])
     is_wrong = generator.random(len(images)) < cell["eta"]
     other = (images.labels + generator.integers(1, CLASSES, len(images))) % CLASSES
-    labels = torch.from_numpy(np.where(is_wrong, other, images.labels))
-    batches = TensorBatches(
-        images.pixels,
-        labels=labels,
-        augment=Views(**cell["views"]),
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
-    learner = learn(batches, cell["settings"], cell)
+    labels = np.where(is_wrong, other, images.labels)
+    learner = learn(two_views(images, cell, labels), cell["settings"], cell)
     figures: dict[str, Any] = {}
     for share in cell["labelled"]:
         rows, metric = round(share * len(images)), f"{share:.0%} of the labels"
         figures |= linear_evaluation(learner, images, test, rows, metric)
     if cell["eta"]:
         embeddings = learner.embeddings(images.pixels)
-        size = cell["batch_size"]
-        pairs = zip(embeddings.split(size), labels.split(size), strict=True)
-        leads = torch.cat([label_leads(*pair)[0] for pair in pairs]).numpy()
-        ranked = ranked_labels(embeddings.numpy(), labels.numpy()).sort_values("row")
+        parts = (part.split(cell["batch_size"]) for part in (embeddings, torch.from_numpy(labels)))
+        leads = torch.cat([label_leads(*part)[0] for part in zip(*parts, strict=True)]).numpy()
+        ranked = ranked_labels(embeddings.numpy(), labels).sort_values("row")
         for name, scores in (("batch", leads), ("regression", ranked["confidence"].to_numpy())):
             figures[f"AUROC, {name}"] = auroc(scores, is_wrong, resamples=2).value
     return figures
@@ -428,16 +431,9 @@ def popularity(cell: Cell) -> dict[str, Any]:
     shares = cell["tail"] ** np.arange(CLASSES)
     images, test = sample(cell, cell["items"], cell["tested"], shares=shares)
     views = Views(**cell["views"])
-    batches = TensorBatches(
-        images.pixels,
-        augment=views,
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
     settings = dict(cell["settings"])
     zero_xi = settings.pop("xi", None) == 0
-    learner = learn(batches, settings, cell, zero_xi=zero_xi)
+    learner = learn(two_views(images, cell), settings, cell, zero_xi=zero_xi)
     first, second = (
         learner.embeddings(views(test.pixels, torch_generator("retrieval", view)))
         for view in (0, 1)

@@ -31,9 +31,9 @@ from eval.experiments.mnist import (
     learn,
     sample,
     steps_of,
+    two_views,
 )
 from eval.experiments.run import Cell, scored
-from eval.experiments.tensor_batches import TensorBatches
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.sampling import torch_generator
 
@@ -49,19 +49,11 @@ def work(cell: Cell) -> dict[str, Any]:
     only as many images have labels for the classifier.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
-    views = Views(**cell["views"])
     settings = dict(cell["settings"])
     steps = steps_of(cell) * settings.pop("times", 1)
-    batches = TensorBatches(
-        images.pixels,
-        augment=views,
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
     start = time.process_time()
     settings.setdefault("loss", "info_nce")
-    learner = learn(batches, settings, {**cell, "steps": steps})
+    learner = learn(two_views(images, cell), settings, {**cell, "steps": steps})
     seconds = time.process_time() - start
     labelled = cell.get("labelled", len(images))
     known = Images(images.pixels[:labelled], images.labels[:labelled])
@@ -70,7 +62,7 @@ def work(cell: Cell) -> dict[str, Any]:
     for epsilon in cell["attacks"]:
         rows = robust_correct(classifier, test, epsilon / 255)
         figures |= scored(f"robust_accuracy@{epsilon}/255", rows)
-    figures |= gaps(learner, test, views, cell["gap_views"])
+    figures |= gaps(learner, test, Views(**cell["views"]), cell["gap_views"])
     return {**figures, "ms a step": 1000 * seconds / steps}
 
 

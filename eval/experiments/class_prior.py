@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from eval.experiments.mnist import CLASSES, learn, sample, two_views
 from eval.experiments.run import Cell
 
-LEAST_PAIRS = 30  # above a threshold, because the smallest ratio of few pairs is biased downwards
+LEAST = 0.1  # share of the positive pairs above a threshold, as ratios of few pairs are noisy
 
 
 def class_prior(positive: NDArray[np.float64], mixed: NDArray[np.float64]) -> float:
@@ -31,10 +31,10 @@ def class_prior(positive: NDArray[np.float64], mixed: NDArray[np.float64]) -> fl
         positive: The cosines (n,) of positive pairs.
         mixed: The cosines (m,) of random pairs.
     """
-    thresholds = np.sort(positive)[: -LEAST_PAIRS + 1]
-    above = len(mixed) - np.searchsorted(np.sort(mixed), thresholds)
-    share_of_positive = np.arange(len(positive), LEAST_PAIRS - 1, -1) / len(positive)
-    return float((above / len(mixed) / share_of_positive).min())
+    thresholds = np.sort(positive)[: round((1 - LEAST) * len(positive))]
+    above = 1 - np.searchsorted(np.sort(mixed), thresholds) / len(mixed)
+    above_of_positive = 1 - np.arange(len(thresholds)) / len(positive)
+    return float((above / above_of_positive).min())
 
 
 def work(cell: Cell) -> dict[str, Any]:

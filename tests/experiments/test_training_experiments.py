@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval.experiments import batch_sizes, captions, every_loss, noisy_digits, run
+from eval.experiments import batch_sizes, captions, every_loss, label_margins, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
 from eval.pages import mnist, training
 from eval.tables import RESULTS, place_of, read
@@ -256,6 +256,25 @@ class TestEachExperimentOnTinyData:
         figures_of_cell = batch_sizes.batch_sizes({**cell, "settings": experiment.arms[arm]})
         # A single step at a tenth of the learning rate hardly changes a trained model.
         assert 0.3 < figures_of_cell["zero_shot_accuracy"] <= 1
+
+    def test_popular_captions_are_those_of_common_species(
+        self, renders: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(captions, "FEWER_BATCH", 16)
+        experiment = Experiment.read("learned_popularity")
+        cell = {**experiment.given, "settings": experiment.arms["NUCLR"], "seed": 0, "steps": 150}
+        figures_of_cell = every_loss.learned_popularity(cell)
+        assert set(figures_of_cell) == set(experiment.metrics)
+        assert figures_of_cell["rank correlation, captions"] > 0
+
+    def test_the_ratio_of_margins_is_that_of_correct_to_random_labels(self) -> None:
+        experiment = Experiment.read("label_margins")
+        cell = {"settings": experiment.arms["random"], "seed": 0, "steps": 250}
+        figures_of_cell = label_margins.work(cell)
+        correct, random = (label_margins.medians(0, share, steps=250) for share in (0.0, 1.0))
+        assert set(figures_of_cell) == set(experiment.metrics)
+        assert figures_of_cell["ratio, margin"] == correct["margin"] / random["margin"]
+        assert label_margins.work({**cell, "settings": {}}).keys() == {label_margins.GAP}
 
     def test_the_noisy_digits_experiment_runs(self) -> None:
         cell = {

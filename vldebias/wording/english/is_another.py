@@ -117,6 +117,4 @@ def _is_for_another(text: Text, i: int) -> bool:
     """Return whether word i is a pronoun for one more person: "one cook stirs, another chops"."""
     word = text.low[i]
     after = text.after(i)
-    is_definite = "the" in (text.before(i), text.before(i - 1))
-    is_pronoun = word in ("another", "others") or (is_definite and listed(word, "pronoun-noun"))
-    return is_pronoun and (ends_phrase(after) or base(after) != after)
+    return word in ("another", "others") and (ends_phrase(after) or base(after) != after)

@@ -120,7 +120,8 @@ def is_head(text: Text, i: int) -> bool:
     after = text.after(i)
     # The verb of a group follows its members: "a group of hikers rests".
     is_group = plural and is_inflected(after, "s") and has_listed(text.low[:i], "group")
-    is_pictured = listed(after, "shows-person")  # "nurse sticker"
+    # "nurse sticker", but not "nurse sticker album"
+    is_pictured = listed(after, "shows-person") and ends_phrase(text.after(i + 1))
     if is_group or is_pictured or shows_body(text, i):
         return True
     if listed(text.low[i], "style-noun"):
@@ -155,9 +156,11 @@ def _may_be_adjective(text: Text, i: int) -> bool:
     after = text.after(i)
     if after == "and":  # Both words describe a later noun: "a stoic and weary face".
         return not listed(text.after(i + 1), *STOPS)
+    if after:
+        return not (after.endswith(("ing", "ed")) or listed(after, "past", *STOPS))
     # Before a comma: "a giant, ridiculous hat".
     rest = "".join(text.low[i + 1 : i + 2])
-    return not after and kinds(text.low[i]).startswith("a") and adjective(rest)
+    return kinds(text.low[i]).startswith("a") and adjective(rest)
 
 
 def shows_body(text: Text, i: int) -> bool:
@@ -295,7 +298,7 @@ def _is_human(noun: str, modifiers: Sequence[str], after: str, near: Sequence[st
     if noun in ("character", "figure"):
         # A thing before the noun turns the character into one: "a teapot character".
         last = "".join(modifiers[-1:])
-        return not last or adjective(last) or person(last)
+        return not last or gendered(last) or adjective(last) or person(last)
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     return is_human or has_listed(near, "person-cue")
 

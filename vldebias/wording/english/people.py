@@ -101,7 +101,7 @@ def _read_phrase(
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
-    reason = why_not_shown(text, opening - 1, is_bare, i)
+    reason = why_not_shown(text, opening - 1, i)
     # A singular noun without a determiner is a tag ("doctor, 4k") or not a person at all.
     if is_bare:
         start = skip_medium(text, start, i)

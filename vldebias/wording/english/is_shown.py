@@ -107,13 +107,13 @@ def _why_not_by(before: str) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
     if listed(before, "credit-verb"):
         return NOBODY
-    return "" if before.endswith(("ed", "ing")) else UNCLEAR
+    return "" if before.endswith(("ed", "ing")) or listed(before, "past") else UNCLEAR
 
 
 def _why_not_of(text: Text, where: int, head: int) -> str:
     """Apply `why_not_shown` to "of": "a portrait of a nurse", not "a statue of a nurse"."""
     clause = text.low[text.clause_start(where) : where]
-    if _is_on_thing(text, where - 1):
+    if where > 0 and _is_on_thing(text, where - 1):
         return NOBODY
     before = text.before(where)
     is_one = not (is_plural(text.bare[head]) or listed(text.low[where + 1], "determiner"))

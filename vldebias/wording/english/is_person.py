@@ -146,7 +146,7 @@ def _precedes_verb(text: Text, i: int) -> bool:
 
 def _follows_phrase(after: str) -> bool:
     """Return whether a noun phrase ends before a given word."""
-    if ends_phrase(after) or listed(after, "asleep", "past") or after.startswith("mid-"):
+    if ends_phrase(after) or listed(after, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
     return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
 
@@ -267,6 +267,7 @@ def _may_be_human(text: Text, i: int, start: int) -> bool:
     noun = text.bare[i]
     after = text.after(i)
     is_unsure = listed(noun, "cued-thing") and start == i and after != "of"
+    is_unsure |= listed(noun, "thing") and after.endswith("ing")
     is_described = listed(text.before(start), "determiner") or listed(after, "preposition")
     return is_described and (is_unsure or listed(noun, "unsure"))
 
@@ -355,7 +356,8 @@ def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     if is_style or (clauses_before and listed(noun, "art-tag")):
         return True
     # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
-    is_described = any(set(kinds(word)) & set("npa") for word in text.low[start:i])
+    words = text.low[start:i]
+    is_described = any(adjective(word) or set(kinds(word)) & set("npa") for word in words)
     return clauses_before > 1 and not is_described
 
 

@@ -104,14 +104,9 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     if not kinds(word).strip("fliu"):
         # "parks" in "a driver parks the bus" is no name.
         return text.capital[i] or base(word) == word
-    if not text.capital[i]:
-        return False
-    is_person = person(word)
-    if inside:
-        return "l" in kinds(word) or not is_person  # "Baker" in "Tom Baker"
-    if "f" in kinds(word) and text.after(i) in ("", "the"):
-        return True  # A given name may stand alone or before "the": "Frank the waiter".
-    return not text.sentence[i] and not is_person
+    if person(word) and not (inside and "l" in kinds(word)):
+        return False  # unlike "Baker" in "Tom Baker"
+    return text.capital[i] and (inside or not text.sentence[i])
 
 
 def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
@@ -192,7 +187,8 @@ def _is_called_first(text: Text, opening: int) -> bool:
     """Return whether a name precedes an article: "Finn the baker"."""
     name = opening - 1
     is_next = listed(text.low[opening], "article") and not text.opens[opening]
-    is_place = listed(text.before(name), "preposition")  # "in Lagos a nurse"
+    before = text.before(name)
+    is_place = listed(before, "preposition") and before != "of"  # "in Lagos a nurse"
     return is_next and not is_place and _is_unknown_name(text, name)
 
 
@@ -315,7 +311,7 @@ def states(text: str, attribute: Attribute) -> bool:
         text: The text.
         attribute: The attribute.
     """
-    return _states_otherwise(text, attribute) or bool(attribute.stated.find(text))
+    return _states_otherwise(text, attribute) or _states_by_set(text, attribute)
 
 
 def _states_otherwise(text: str, attribute: Attribute) -> bool:
@@ -325,6 +321,12 @@ def _states_otherwise(text: str, attribute: Attribute) -> bool:
     if attribute.kind in ("origin", "skin"):
         return _SKIN.search(text) is not None
     return attribute.kind == "age" and _WRINKLES.search(text) is not None
+
+
+def _states_by_set(text: str, attribute: Attribute) -> bool:
+    """Return whether a text contains a word from the prompt set, except gendered nouns."""
+    words = attribute.stated.find(text)
+    return any(not (attribute.gender and person(word.lower())) for word in words)
 
 
 def _without_others(
@@ -375,12 +377,12 @@ def _states_of_person(rest: str, prompt: str, subject: PersonPhrase, attribute: 
     """
     if _states_otherwise(rest, attribute):
         return True
-    if not attribute.stated.find(rest):
+    if not _states_by_set(rest, attribute):
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     is_origin = attribute.kind == "origin"
     about_picture = scene.words_about_picture(origins=is_origin, ages=attribute.kind == "age")
-    return bool(attribute.stated.find(_without(rest, scene.text, about_picture)))
+    return _states_by_set(_without(rest, scene.text, about_picture), attribute)
 
 
 def _states_in_phrase(subject: PersonPhrase, attribute: Attribute) -> bool:

@@ -222,12 +222,12 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
     noun = singular(text.bare[i])
     modifiers = text.low[start:i]
     after = text.after(i)
-    if _is_thing_by_modifiers(noun, modifiers) or _is_described_as_thing(text, i, start):
+    # The figure is a body, and the character is a picture of the next person: "avatar of a monk".
+    is_drawn = noun == "figure" and listed(text.before(start), "definite")
+    is_drawn |= noun in ("character", "avatar") and (listed(after, "picture") or after == "of")
+    is_thing = _is_thing_by_modifiers(noun, modifiers) or _is_described_as_thing(text, i, start)
+    if is_drawn or is_thing:
         return True
-    if noun == "figure" and listed(text.before(start), "definite"):
-        return True  # The figure is a body or a drawing.
-    if noun in ("character", "avatar") and (listed(after, "picture") or after == "of"):
-        return True  # The character is a picture of the next person: "an avatar of a monk".
     if listed(noun, "cued-thing"):
         return _is_cued_thing(text, i, start)
     if noun in ("head", "chair"):

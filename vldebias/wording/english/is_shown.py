@@ -34,26 +34,30 @@ def why_not_shown(text: Text, where: int, head: int) -> str:
     """
     relation = text.before(where + 1)
     clause = text.low[text.clause_start(where) : where]
-    if relation and has_listed(clause, "simile"):
-        return NOBODY  # "an open door, as if waiting for a guest"
+    # Nobody is there: "an open door, as if waiting for a guest".
+    reason = NOBODY if relation and has_listed(clause, "simile") else ""
     if listed(singular(text.low[head]), "double-sense", "tool-sense"):
         reason = _why_not_double(text, where, head)
-        if reason:
-            return reason
-    if relation == "of":
-        return _why_not_of(text, where, head)
-    if relation == "by":
-        return _why_not_by(text.before(where))
-    if relation == "for":
-        return _why_not_for(clause)
-    if relation == "as":
-        return _why_not_as(clause, text.after(head))
+    if reason:
+        return reason
+    if relation in ("of", "by", "for", "as"):
+        return _why_not_behind(relation, text, where, head)
     if _is_elsewhere(text, where, head):
         return NOBODY
     # Unknown words before a copula are a name: "tajo brenn is a singer".
     is_word = any(kinds(word) or listed(word, *STOPS) for word in clause)
     is_unsure = listed(relation, "unsure-relation") or (listed(relation, "copula") and not is_word)
     return UNCLEAR if is_unsure else ""
+
+
+def _why_not_behind(relation: str, text: Text, where: int, head: int) -> str:
+    """Apply `why_not_shown` to a phrase behind "of", "by", "for" or "as"."""
+    clause = text.low[text.clause_start(where) : where]
+    if relation == "of":
+        return _why_not_of(text, where, head)
+    if relation == "by":
+        return _why_not_by(text.before(where))
+    return _why_not_for(clause) if relation == "for" else _why_not_as(clause, text.after(head))
 
 
 def _is_elsewhere(text: Text, where: int, head: int) -> bool:

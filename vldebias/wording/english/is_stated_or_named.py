@@ -95,10 +95,10 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     word = text.bare[i]
     # Nouns in capitals are scene headings: "EXT. HARBOUR - DAWN".
     is_slug = text.words[i].isupper() and "n" in kinds(word)
-    if is_slug or listed(word, *STOPS, "tag", "draw", "picture"):
+    # Words of history are capitalized, but name nobody: "a Tudor king".
+    is_of_history = word in names_of_history() and not inside
+    if is_slug or is_of_history or listed(word, *STOPS, "tag", "draw", "picture"):
         return False
-    if word in names_of_history() and not inside:
-        return False  # Words of history are capitalized, but name nobody: "a Tudor king".
     if listed(word, "famous"):
         return True
     if not kinds(word).strip("fliu"):

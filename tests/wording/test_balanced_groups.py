@@ -63,7 +63,6 @@ def test_shares_hold_over_the_persons_of_many_images(share, size):
         ("doctors and nurses in a hall", "doctors and nurses, both women and men, in a hall"),
         ("nurses and dogs in a hall", "nurses, both women and men, and dogs in a hall"),
         ("Porters and Bearers on ice", "Porters and Bearers, both women and men, on ice"),
-        ("guards and fishermen", "guards, both women and men, and fishermen"),
         ("twenty dancers", "twenty dancers, both women and men"),
         ("a photo of (doctors:1.2)", "a photo of (doctors, both women and men:1.2)"),
         ("a team in a meeting room", "a team, both women and men, in a meeting room"),
@@ -87,10 +86,8 @@ def test_an_uncounted_group_shows_both(prompt, result):
         "a crowd of commuters",
         "an audience in a theatre",
         "twins on a swing",
-        "cooks and dishwashers in a kitchen",
-        "farmers and threshers at harvest",
+
         "a basketball team on a court",
-        "two teams in an office",
         "grandparents on a porch with their grandchildren",
     ],
 )

@@ -61,8 +61,11 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
         if singular(noun) == noun or not person(noun):
             break
         end = following.end()
-    mixes = not listed(word, "group-left-unchanged") and not _MANY.search(before)
-    return Group(end, size, is_young, mixes)
+    # The children of a family stay unchanged, unlike "her pupils".
+    is_offspring = is_young and not listed(word, "pupil")
+    is_offspring &= listed(text.low[subject.opening], "owner")
+    is_left_unchanged = is_offspring or listed(word, "group-left-unchanged")
+    return Group(end, size, is_young, not is_left_unchanged and not _MANY.search(before))
 
 
 def _size(before: str) -> int | None:

@@ -38,7 +38,8 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
     if is_verb or (is_next_sentence and listed(singular(head), "thing")):
         return NOBODY
     determiner = text.low[subject.opening]
-    is_joined = listed(text.before(subject.opening), "joins", "preposition")
+    before = text.before(subject.opening)
+    is_joined = listed(before, "joins", "preposition") or before.endswith("ing")
     if not (listed(determiner, "determiner") or subject.plural or is_joined):
         return NOBODY if subject.named else UNCLEAR  # a further tag
     is_new = listed(determiner, "article") and text.opens[subject.opening]

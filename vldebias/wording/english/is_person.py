@@ -7,6 +7,7 @@ animal ("a rabbit detective"), the title of a work ("Lord of the Rings") or a wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from vldebias.prompts.english.words import (
@@ -42,6 +43,8 @@ def may_be_person(text: Text, i: int) -> bool:
     # Past tenses look like nouns for people: "I chased".
     if is_inflected(word, "ed") or text.silent[i] or listed(word, "no-single-value"):
         return False
+    if listed(f"{word} {text.after(i)}", "thing-phrase"):
+        return False  # "hero shot"
     if word != text.low[i] and not shows_body(text, i):
         return False  # The owner of a thing is not shown: "a nurse's uniform".
     # "a team of nurses" are the nurses.
@@ -81,7 +84,7 @@ def _may_be_subject(text: Text, i: int, start: int) -> bool:
     """Return whether a verb may follow word i, in which case i can still be a head."""
     after = text.after(i)
     # The verb may follow an adverb or noun: "a programmer pair programming".
-    is_verb = text.after(i + 1).endswith("ing") and not person(after)
+    is_verb = text.after(i + 1).endswith("ing") and not (person(after) or is_animal(after))
     is_verb |= is_inflected(after, "s", "ing")
     is_group = is_plural(text.bare[i])  # not "nurse uniforms"
     return is_group or (is_verb and listed(text.before(start), "determiner"))
@@ -94,16 +97,19 @@ def _is_title(text: Text, i: int, start: int) -> bool:
     """Return whether a phrase may be the title of a film, a game or a book."""
     link = text.before(start)
     following = text.low[i + 1 : i + 3]
-    if link == "the" and start == 1:
-        # "the constant gardener, book cover", "the tailor of panama, book cover"
-        is_alone = not following or text.opens[i + 1]
-        is_alone = is_alone or (following[0] == "of" and text.opens[i + 3 : i + 4] == [True])
-        if is_alone and _names_work(_next_tag(text, i)):
-            return True
+    is_year = re.fullmatch(r"(?:19|20)\d\d", "".join(following[:1])) is not None
+    # "the constant gardener, book cover", "the tailor of panama, book cover"
+    is_whole = not following or text.opens[i + 1]
+    is_whole = is_whole or (following[0] == "of" and text.opens[i + 3 : i + 4] == [True])
+    # "Baby Driver, neon poster"
+    is_row = start < min(i, 2) and all(map(str.istitle, text.words[: i + 1]))
+    if is_whole and (is_row or (link == "the" and start == 1)):
+        return is_year or _names_work(_next_tag(text, i))
     # Capitals before "of" mark a title: "Lord of the Rings", "The Riders of Rohan".
     is_order = following[:1] == ["of"] and text.words[i].istitle()
     is_order &= following[1:] == ["the"] or "".join(text.words[i + 2 : i + 3]).istitle()
-    return is_order and link in ("", "of", "the")
+    # A tag with a year may be one: "taxi driver, 1976".
+    return (is_order and link in ("", "of", "the")) or (is_year and link in ("", "of"))
 
 
 def _names_work(tag: Sequence[str]) -> bool:
@@ -181,7 +187,8 @@ def _is_before_noun(text: Text, i: int) -> bool:
     after = text.after(i)
     if after.endswith("ing"):
         # "a child drawing" is a work of art, but "a child drawing a cat" is a child.
-        return listed(after, "made") and not listed(text.after(i + 1), "determiner")
+        rest = text.after(i + 1)
+        return listed(after, "made") and rest not in ("at", "on") and not listed(rest, "determiner")
     if is_plural(text.bare[i]) and "v" in classes(after):
         # "nurses walk", but clothes are not what people do: "bikers jacket in leather".
         return listed(after, "carried")

@@ -94,7 +94,8 @@ def _why_not_double(text: Text, where: int, head: int) -> str:
 def _why_not_for(clause: Sequence[str]) -> str:
     """Apply `why_not_shown` to "for": "plays for a patient", not "sewing a dress for a nurse"."""
     verbs = [base(word) for word in clause if base(word) != word]
-    if has_listed(verbs, "serves"):
+    # "a profile picture for a gamer" shows the gamer
+    if has_listed(verbs, "serves") or has_listed(clause, "shows-owner"):
         return ""
     return UNCLEAR if verbs else NOBODY
 

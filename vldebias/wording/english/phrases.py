@@ -129,9 +129,11 @@ def _is_description(word: str) -> bool:
 
 
 def skip_medium(text: Text, start: int, i: int) -> int:
-    """Return where a tag starts after words for the medium: "anime style | archer"."""
-    media = [j for j in range(start, i) if listed(text.low[j], "medium")]
-    return media[-1] + 1 if media else start
+    """Return where a tag starts after words for the medium: "pixel art | archer"."""
+    for j in range(i - 1, start - 1, -1):
+        if listed(text.low[j], "medium") or listed(f"{text.before(j)} {text.low[j]}", "medium"):
+            return j + 1
+    return start
 
 
 def place_of_value(

@@ -55,7 +55,6 @@ def test_a_prompt_that_is_fixed_is_left_unchanged_for_that_attribute_only():
         ("a pregnant surgeon in a ward", "gender", "context: pregnant"),
         ("a soldier on a bridge in 1916", "gender", "context: soldier ... 1916"),
         ("a goalkeeper in the Bundesliga", "age", "context: goalkeeper ... Bundesliga"),
-
         # Either word alone would fix the value.
         ("un prêtre catholique à l'autel", "gender", "context: prêtre catholique"),
         ("カトリックの司祭", "gender", "context: 司祭"),

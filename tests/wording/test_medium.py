@@ -16,26 +16,26 @@ from vldebias.wording.english.context import RULES
 LABELLED = Path(__file__).with_name("labelled.jsonl")
 SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
 MEDIA = [
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+    ", shot on 35mm film",
+    ", museum quality",
+    ", in the style of a Victorian engraving",
+    ", oil on canvas",
+    ", watercolour",
+    ", vintage postcard",
+    ", black and white photograph",
+    ", polaroid",
+    ", concept art",
+    ", trending on artstation",
+    ", 8k, highly detailed",
+    ", cinematic lighting",
+    ", studio portrait",
+    ", children's book illustration",
+    ", comic book style",
+    ", 1950s magazine cover",
+    ", Renaissance painting",
+    ", Japanese woodblock print",
+    ", game art",
+    ", digital painting",
 ]
 
 

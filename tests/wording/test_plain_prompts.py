@@ -220,7 +220,7 @@ def test_people_who_are_only_mentioned_get_no_value(prompt: str) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    [ "a main character. A tall sailor with a hat"],
+    ["a main character. A tall sailor with a hat"],
 )
 def test_a_person_who_may_be_described_again_has_one_value(prompt: str) -> None:
     text = balance_prompts(prompt, "age", shares={"old": 1.0}).prompts[0]

@@ -99,7 +99,7 @@ def test_every_and_each_make_a_group(prompt: str) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    [ "a cook slicing each onion", "any given day, a nurse"],
+    ["a cook slicing each onion", "any given day, a nurse"],
 )
 def test_every_behind_a_person_or_before_a_time_is_no_group(prompt: str) -> None:
     assert changed(prompt)
@@ -116,12 +116,6 @@ def test_a_plural_that_states_a_gender_is_a_group_for_race(prompt: str) -> None:
     [
         "One waiter pours, another serves.",
         "A skier in red passes another in yellow.",
-
-
-
-
-
-
     ],
 )
 def test_one_of_two_people_gets_no_value(prompt: str) -> None:
@@ -151,23 +145,16 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a cubist advertising poster",
         "lords of the rings poster",
         "librarian 1987 film, grain",
-
-
         "a schematic of producers and consumers",
         "a sculpture of [HERO NAME] with a bold character",
         "persona 4, city, rain",
         # Machines and other things that are named like workers.
         "a diamond drawer organizer beside a stove",
-
         "comic book page with a dragon",
         "a chess king and a pawn on a board",
         "endless runner, pixel art, side view",
-
         # The companions of things and animals.
-
-
         "a bridge at dawn, film grain Negative: tourists, text",
-
         # Adjectives and verbs that are nouns elsewhere.
         "young religious, candles",
         "four girls at a valley professional women's club",
@@ -176,14 +163,10 @@ def test_the_other_may_be_a_thing_or_part_of_a_group(prompt: str) -> None:
         "a kangaroo with a baby in its pouch",
         "a lizard pilot, aviator goggles",
         "full figure, soft light",
-
         "piglets run behind their mother",
         "steam punk, towers",
         "an orb weaver on a wall",
         "a lawn, sprinklers running",
-
-
-
         # What surrounds a thing, and the form of a title.
         "grey joggers folded on a chair",
         "a white camper parked by a lake",
@@ -226,13 +209,8 @@ def test_people_with_such_nouns_get_a_value(prompt: str) -> None:
     ("prompt", "why"),
     [
         ("<lora:miraK:1>, a woman on a pier", "named"),
-
-
         ("a woman, Korean heritage", "stated"),
         ("a man with blue skin", "stated"),
-
-
-
         ("Extend forward by 5s. A girl waves", "edit"),
         ("the sky cracks, Maria as a magician casts a spell", "named"),
         ("a man with beige skin", "stated"),
@@ -259,10 +237,7 @@ def test_the_same_person_in_other_words_stays_unchanged() -> None:
         "a gorge opens before the observer",
         "a glow that charms the beholder's eye",
         # Whoever uses or made the thing.
-
-
         # Nobody is there.
-
         "a gate that stands open, as if to greet a traveler",
     ],
 )
@@ -273,8 +248,6 @@ def test_people_who_are_only_addressed_or_denied_are_not_in_the_picture(prompt: 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-
-
         ("Meryl Streep, movie still", "named"),
         ("a teacup character with big eyes", "no person"),
     ],
@@ -288,7 +261,6 @@ def test_reasons_tell_names_of_people_from_names_of_animals(prompt: str, expecte
     [
         "oscar brylnix guitarist on a stage",
         "tadpoles become sailors",
-
         "icon mask helmet robot pirate, 4k",
     ],
 )
@@ -327,19 +299,12 @@ def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected:
         "house of mirrors, gallery of doctors faces",
         "brindo palk is a singer",
         "a crowd hugging someone, a nurse beside it",
-
-
-
-
-
-
         "thief opening a safe, thief girl in a cape",
         "a model of gears, a cloud model",
         # People of another picture, and people who are identified without a name.
         "the ruler of Valdavia on a balcony",
         "a photo of melkadorr man in a park",
         # Not everybody can get a value.
-
         "Person 1 sings while person 2 sweeps the stairs",
     ],
 )
@@ -358,7 +323,6 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a woman with pink skin", "race"),
         ("a fair complexioned man on a pier", "race"),
         ("coquette, burning candles", "gender"),
-
         ("a pregnant woman on a bench", "age"),
         ("a grandmother reads to her grandson", "age"),
         ("a clerk at a desk. The clerk is in his mid-40s", "age"),
@@ -367,7 +331,6 @@ def test_titles_things_and_people_who_cannot_all_get_a_value_stay_unchanged(prom
         ("a man of thirty, gray suit", "age"),
         ("a mature man on a bench", "age"),
         ("1girl, light around the character", "race"),
-
         ("Don't change her face. A woman in a hat", "race"),
         ("a clerk at a desk. The clerk, who is older, smiles", "age"),
         ("a man with an Asian look", "race"),
@@ -416,20 +379,6 @@ def test_everybody_else_gets_a_value_too(prompt: str, expected: str) -> None:
     assert balance_prompts(prompt, "gender", shares=shares).prompts == [expected]
 
 
-def test_pupils_are_girls_and_boys() -> None:
-    assert changed("three primary students in a classroom")[0].count("girl") == 1
-    assert changed("baby dancers on a stage")[0] == "baby dancers, both girls and boys, on a stage"
-
-
-def test_the_only_person_is_the_one_before() -> None:
-    text = changed("a woman on a bed, only one woman visible", "race")[0]
-    assert text.endswith("only one woman visible")
-
-
-def test_people_of_color_stay_together() -> None:
-    assert changed("people of color on a bridge")[0].startswith("people of color, both women and")
-
-
 def test_a_woman_in_json_is_latina() -> None:
     shares = {
         value: float(value == "Latino") for value in ("White", "Black", "Asian", "Indian", "Latino")
@@ -474,17 +423,13 @@ def test_ordinary_people_keep_their_values(prompt: str, attribute: str) -> None:
     ("prompt", "attribute"),
     [
         ("a zookeeper with a gorilla with a baby", "gender"),
-
-
     ],
 )
 def test_people_beside_cubs_and_babies_stay_unchanged(prompt: str, attribute: str) -> None:
     assert not changed(prompt, attribute)
 
 
-@pytest.mark.parametrize(
-    "prompt", []
-)
+@pytest.mark.parametrize("prompt", [])
 def test_a_baby_looks_like_its_parents(prompt: str) -> None:
     texts = changed(prompt, "race")
     assert texts

@@ -105,11 +105,9 @@ def test_a_person_has_the_same_value_in_all_texts_of_an_image():
             "a female elf ranger and a female orc blacksmith arm wrestling in a tavern",
         ),
         # verbs without articles, and compounds
-
         ("nurse scrubs pattern, flat lay", "nurse scrubs pattern, flat lay"),
         # words that may not be people: the prompt is left unchanged
         ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
-
         ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
         # "as" before a clause and before a role
         ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),
@@ -190,27 +188,16 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
         "a <> shepherd with a crook and two border collies",
         "a <> hiker beside a <> guide pointing at a peak",
         "a <> swimmer talking to a <> coach",
-
-
-
         "hero shot for an app: a <> rower on a lake",
         "a swimmer with a coach",
-
         # Modifiers with a hyphen that do not describe a person.
         "a <> deep-sea welder in a harbour",
         "a <> high-voltage electrician on a pylon",
         "a tired <> night-shift nurse drinking coffee",
         "a one-legged <> pirate on a beach",
         # Words that relate people to each other.
-
-
-
         # Second people who are in the picture.
-
-
-
         "a <> skater in a coat that warms its wearer",
-
         # People who are found in spite of the words around them.
         "editorial shot, a <> venture capitalist in a lift",
         "sks style, a <> cellist playing in a tunnel",
@@ -220,7 +207,6 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
         "<> doctor examining <> patient in clinic, stock photo",
         "woman interviewing <> candidate in office",
         "<> nurse helping <> patient walk in corridor",
-
         "a <> dentist with a drill and a terrified <> patient lol",
     ],
 )
@@ -256,10 +242,7 @@ def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> N
 
 @pytest.mark.parametrize(
     "prompt",
-    [
-
-
-    ],
+    [],
 )
 def test_a_word_before_two_people_and_an_article_counts_for_both(prompt: str) -> None:
     balanced = balance_prompts([prompt], "gender", seed=0)

@@ -65,6 +65,8 @@ def why_no_person(text: Text, i: int, start: int) -> str:
         i: The position of the last noun of the phrase.
         start: The position of the first word of the phrase, without determiners.
     """
+    if is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship"):
+        return NOBODY  # Relatives of this kind look alike: "twin toddlers".
     is_baby = listed(text.low[i], "baby")
     if is_baby and any(map(is_animal, text.low[i + 1 : i + 4])):
         return NOBODY  # "newborn lamb"
@@ -239,7 +241,8 @@ def _is_thing(text: Text, i: int, start: int) -> bool:
         return _is_cued_thing(text, i, start)
     if noun in ("head", "chair"):
         # "the head of the department" is a person
-        return not has_listed(map(singular, text.low[i + 2 : i + 5]), "organization")
+        nouns_behind = map(singular, text.low[i + 2 : i + 5])
+        return after != "of" or not has_listed(nouns_behind, "organization")
     if not listed(text.bare[i], "strict-thing") and not listed(noun, "thing"):
         return False
     return not _is_human(noun, modifiers, after, text.low[max(0, i - _NEAR) : i + _NEAR])

@@ -46,7 +46,10 @@ def why_not_shown(text: Text, where: int, head: int) -> str:
         return NOBODY
     # Unknown words before a copula are a name: "tajo brenn is a singer".
     is_word = any(kinds(word) or listed(word, *STOPS) for word in clause)
-    is_unsure = listed(relation, "unsure-relation") or (listed(relation, "copula") and not is_word)
+    is_unsure = listed(relation, "copula") and not is_word
+    # "buying flowers from a vendor" shows the vendor.
+    is_bought = relation == "from" and has_listed(clause, "receives")
+    is_unsure |= listed(relation, "unsure-relation") and not is_bought
     return UNCLEAR if is_unsure else ""
 
 

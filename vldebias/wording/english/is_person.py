@@ -132,7 +132,9 @@ def is_head(text: Text, i: int) -> bool:
     is_pictured = listed(after, "shows-person") and ends_phrase(text.after(i + 1))
     if is_group or is_pictured or shows_body(text, i):
         return True
-    if listed(text.low[i], "style-noun"):
+    # A number before a singular belongs to a later noun: "two passenger trains".
+    is_counted = listed(text.before(i), "number-word") and not plural
+    if (is_counted and not is_gendered_noun(text.bare[i])) or listed(text.low[i], "style-noun"):
         return False
     if _follows_phrase(after):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
@@ -168,7 +170,8 @@ def _may_be_adjective(text: Text, i: int) -> bool:
         return not (after.endswith(("ing", "ed")) or listed(after, "past", *STOPS))
     # Before a comma: "a giant, ridiculous hat".
     rest = "".join(text.low[i + 1 : i + 2])
-    return kinds(text.low[i]).startswith("a") and adjective(rest)
+    is_in_row = kinds(text.low[i]).startswith("a") and adjective(rest)
+    return is_in_row or listed(text.low[i], "size")
 
 
 def shows_body(text: Text, i: int) -> bool:
@@ -187,13 +190,17 @@ def shows_body(text: Text, i: int) -> bool:
 def _is_before_noun(text: Text, i: int) -> bool:
     """Return whether word i modifies the next noun, as in "an alien liquid"."""
     after = text.after(i)
+    rest = text.after(i + 1)
     if after.endswith("ing"):
         # "a child drawing" is a work of art, but "a child drawing a cat" is a child.
-        rest = text.after(i + 1)
-        return listed(after, "made") and rest not in ("at", "on") and not listed(rest, "determiner")
+        is_work = listed(after, "made") and rest not in ("at", "on")
+        is_size = listed(text.low[i], "size") and _noun_follows(text, i + 1)
+        # "a doctor waiting room", "a giant floating castle"
+        return listed(rest, "room") or is_size or (is_work and not listed(rest, "determiner"))
     if is_plural(text.bare[i]) and "v" in classes(after):
         # "nurses walk", but clothes are not what people do: "bikers jacket in leather".
-        return listed(after, "carried")
+        is_verb = classes(after).startswith("v") or listed(rest, *STOPS)
+        return not is_verb or listed(after, "carried")
     return _noun_follows(text, i)
 
 
@@ -309,7 +316,8 @@ def _is_human(noun: str, modifiers: Sequence[str], after: str, near: Sequence[st
     if noun in ("character", "figure"):
         # A thing before the noun turns the character into one: "a teapot character".
         last = "".join(modifiers[-1:])
-        return not last or gendered(last) or adjective(last) or person(last)
+        is_of_thing = not (gendered(last) or adjective(last) or person(last))
+        return not (last and is_of_thing) or listed(last, "thing-person")
     is_human = listed(after, "human-verb") or has_listed(modifiers, "thing-person")
     return is_human or has_listed(near, "person-cue")
 

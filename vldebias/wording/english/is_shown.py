@@ -113,7 +113,7 @@ def _why_not_as(clause: Sequence[str], after: str) -> str:
 
 def _why_not_by(before: str) -> str:
     """Apply `why_not_shown` to "by": "pulled up by a guide", not "painted by a master"."""
-    if listed(before, "credit-verb"):
+    if listed(before, "credit-verb", "picture"):
         return NOBODY
     return "" if before.endswith(("ed", "ing")) or listed(before, "past") else UNCLEAR
 

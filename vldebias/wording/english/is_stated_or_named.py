@@ -106,6 +106,8 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
         return text.capital[i] or base(word) == word
     if person(word) and not (inside and "l" in kinds(word)):
         return False  # unlike "Baker" in "Tom Baker"
+    if text.capital[i] and "f" in kinds(word) and text.after(i) in ("", "the"):
+        return True  # A given name may stand alone or before "the": "Frank the waiter".
     return text.capital[i] and (inside or not text.sentence[i])
 
 
@@ -159,6 +161,10 @@ def is_named(text: Text, names: list[tuple[int, int]], opening: int, i: int) -> 
         opening: The position of the first word of the person's noun phrase.
         i: The position of the person's noun.
     """
+    # "Portrait of Doctor Baker", in which all words are capitalized
+    is_surname = text.words[i].istitle() and "l" in kinds(text.bare[i])
+    if is_surname and listed(text.before(i), "title"):
+        return True
     if _begins_with_name(text, i) or _is_called_first(text, opening):
         return True
     return any(
@@ -201,6 +207,9 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
         return False
     if first > i:
         return _names_person_before(text, first, i)
+    if not has_listed(text.low[stop:i], *STOPS):
+        # It is the person's name unless it modifies the noun, as in "a Ford driver".
+        return not text.after(stop - 1) or not listed(text.before(first), "determiner")
     link = text.before(opening)
     return "the" in (link, text.low[opening]) or link in ("", "world's", "as")
 

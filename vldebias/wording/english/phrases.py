@@ -102,7 +102,7 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     is_verb = is_inflected(word, "s") and classes(base(word)).startswith("v")
     if word.endswith("ing"):
         is_verb = is_plural(text.bare[i]) or not has_listed(text.low, "article")
-    return is_verb and person(text.before(j))
+    return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
 
 
 def is_compound(word: str, following: str) -> bool:
@@ -120,7 +120,7 @@ def _is_part_of_noun(word: str, head: str) -> bool:
 
 def _is_description(word: str) -> bool:
     """Return whether a word describes a noun without classifying it, unlike "ceramic"."""
-    if is_proper(word) or listed(word, "style-adjective", "of-character"):
+    if is_proper(word) or listed(word, "age", "style-adjective", "of-character"):
         return True
     if "-" in word and set("nv").intersection(classes(word.rsplit("-", 1)[1])[:1]):
         return word.endswith(("ed", "-time"))  # "a one-legged pirate", not "a deep-sea welder"
@@ -152,7 +152,7 @@ def place_of_value(
         return first_noun
     # An adjective before several nouns may belong to the first: "a small business owner".
     is_of_person = [
-        listed(word, "age", "style-adjective", "of-character")
+        listed(word, "age", "style-adjective", "of-character") or word.endswith("-old")
         for word in text.low[start:first_noun]
     ]
     if is_of_person[-1] or person(text.low[first_noun]):

@@ -30,7 +30,7 @@ def batch_sizes(cell: Cell) -> dict[str, Any]:
             model,
             pool.features,
             [TEXTS[code] for code in named],
-            captions.loss_of(cell),
+            captions.objective_of(captions.loss_of(cell), len(named)),
             labels=torch.from_numpy(named),
             steps=cell["steps"],
             batch_size=cell["batch"],

@@ -227,27 +227,32 @@ def train(
     trained: Any,
     images: Tensor,
     texts: Sequence[str],
-    loss: Mapping[str, Any],
+    objective: Objective,
     watch: Any = None,
     labels: Tensor | None = None,
     **loop: Any,
 ) -> Any:
     """Train a model on images with captions and return it.
 
-    `loss` contains fields of `LossSettings`, and `labels` classes (n,) for losses that use them.
+    `labels` are classes (n,) for losses that use them.
     """
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
     batches = TensorBatches(images, texts, tokenize=trained.tokenize, labels=labels, **sampling)
-    objective = Objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
     fit(Trainee(trained, objective), batches, settings, monitor=watch)
     return trained
+
+
+def objective_of(loss: Mapping[str, Any], items: int) -> Objective:
+    """Return the objective with some fields of `LossSettings` for a number of pairs."""
+    return Objective(LossSettings(**loss), temperature=loss["temperature"], items=items)
 
 
 def from_scratch(cell: Cell, world: Birds, texts: Sequence[str]) -> Any:
     """Train a model from scratch with the loss of a cell and return it."""
     loop = {"steps": cell["steps"], "batch_size": BATCH, "lr": 1e-3, "seed": cell["seed"]}
-    return train(learner("scratch", cell["seed"]), pixels(world), texts, loss_of(cell), **loop)
+    objective = objective_of(loss_of(cell), len(texts))
+    return train(learner("scratch", cell["seed"]), pixels(world), texts, objective, **loop)
 
 
 def loss_of(cell: Cell) -> dict[str, Any]:
@@ -371,7 +376,8 @@ def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watc
     trained = learner(cell["start"], cell["seed"])
     labels = torch.tensor([TEXTS.index(text) for text in texts])
     loop["eval_every"] = max(1, steps // LOOKS)
-    return train(trained, images, texts, loss, watch, labels, **loop), watch
+    objective = objective_of(loss, len(texts))
+    return train(trained, images, texts, objective, watch, labels, **loop), watch
 
 
 def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:

@@ -22,16 +22,25 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor, nn
 
-from eval.experiments.mnist import CLASSES, Images, Learner, Views, correct, learn, sample
+from eval.experiments.mnist import (
+    CLASSES,
+    Images,
+    Learner,
+    Views,
+    correct,
+    learn,
+    sample,
+    two_views,
+)
 from eval.experiments.run import Cell, scored
-from eval.experiments.tensor_batches import TensorBatches
 from vldebias.losses import GroupWeights
 from vldebias.report.result import Result
-from vldebias.training.sampling import Sampler, torch_generator
+from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
 from vldebias.utils.pictures import subplots, write_png
 
 RARE = 8
@@ -58,6 +67,9 @@ def work(cell: Cell) -> dict[str, Any]:
         figures |= scored(metric, correct(known, truth[0], asked, truth[1]))
     for name, cosines in pair_cosines(embeddings[1], test.labels).items():
         figures[f"cosine, {name}"] = float(cosines.mean())
+    if cell["digits"] == "tail":
+        means = mean_cosines(embeddings[1], test.labels)
+        figures["rank correlation"] = float(spearmanr(shares_of(cell), means).statistic)
     clusters = strata(embeddings[0], images.labels >= 5, cell["clusters"], cell["seed"])
     figures["agreement of clusters"] = float(adjusted_rand_score(images.labels, clusters))
     if cell["digits"] == "few eights" and not cell.get("tuning"):
@@ -66,24 +78,41 @@ def work(cell: Cell) -> dict[str, Any]:
 
 
 def data(cell: Cell) -> tuple[Images, Images]:
-    """Return test images, and training images with equally frequent digits or few eights."""
+    """Return training images, in which digits have the frequencies of the cell, and test images."""
+    return sample(cell, cell["items"], cell["tested"], shares=shares_of(cell))
+
+
+def shares_of(cell: Cell) -> NDArray[np.float64]:
+    """Return the relative frequency of each digit (10,): equal, few eights, or a long tail.
+
+    With a tail, the frequencies within each coarse class are 1, "rare", "rare" squared, ..., in an
+    order that depends on the seed, because some digits are more uniform than others by themselves.
+    """
     shares = np.ones(CLASSES)
     if cell["digits"] == "few eights":
         shares[RARE] = cell["rare"]
-    return sample(cell, cell["items"], cell["tested"], shares=shares)
+    if cell["digits"] == "tail":
+        generator = numpy_generator("tail", cell["seed"])
+        ranks = [generator.permutation(CLASSES // 2) for _ in range(2)]
+        shares = cell["rare"] ** np.concatenate(ranks)
+    return shares
+
+
+def mean_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> list[float]:
+    """Return the mean cosine between different images of each digit (10,)."""
+    means = []
+    for digit in range(CLASSES):
+        part = embeddings[torch.from_numpy(digits == digit)]
+        n = len(part)
+        # The squared norm of the sum includes the cosine 1 of each image with itself.
+        means.append(float((part.sum(0).square().sum() - n) / (n * (n - 1))))
+    return means
 
 
 def trained(cell: Cell, images: Images) -> Learner:
     """Train a network on two views of each image and the coarse labels."""
-    batches = TensorBatches(
-        images.pixels,
-        labels=torch.from_numpy((images.labels >= 5).astype(np.int64)),
-        augment=Views(**cell["views"]),
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
-    return learn(batches, cell["settings"], cell)
+    labels = (images.labels >= 5).astype(np.int64)
+    return learn(two_views(images, cell, labels), cell["settings"], cell)
 
 
 def pair_cosines(embeddings: Tensor, digits: NDArray[np.int64]) -> dict[str, NDArray[np.float32]]:

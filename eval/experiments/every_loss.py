@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import skew, spearmanr
 from torch import Tensor
 
 from eval.experiments import captions
@@ -139,7 +140,7 @@ def every_loss(cell: Cell) -> dict[str, Any]:
         start,
         images,
         texts,
-        captions.loss_of(cell),
+        captions.objective_of(captions.loss_of(cell), len(rows)),
         labels=torch.from_numpy(named),
         steps=cell["steps"],
         batch_size=captions.FEWER_BATCH,
@@ -153,6 +154,35 @@ def every_loss(cell: Cell) -> dict[str, Any]:
         again = filtered(cell, images, texts)
         second = worth(again, cell["data"], pool, rows)
         figures |= {f"InfoNCE, filtered: {name}": value for name, value in second.items()}
+    return figures
+
+
+def learned_popularity(cell: Cell) -> dict[str, Any]:
+    """Compare the popularity that NUCLR learns on a long tail with the frequency of the species."""
+    pool = renders(POOL, 8000 + cell["seed"])
+    rows, named = long_tail(pool.species, cell["seed"])
+    objective = captions.objective_of(captions.loss_of(cell), len(rows))
+    captions.train(
+        captions.learner("heads", cell["seed"]),
+        pool.features[rows],
+        [TEXTS[code] for code in named],
+        objective,
+        steps=cell["steps"],
+        batch_size=captions.FEWER_BATCH,
+        lr=cell["lr"],
+        seed=cell["seed"],
+    )
+    frequency = np.bincount(named)[named]
+    figures: dict[str, float] = {}
+    for side, values in zip(("captions", "images"), objective.loss.log_popularity, strict=True):
+        learned = values.numpy()
+        least, *_, most = np.array_split(frequency[learned.argsort()], 10)
+        figures |= {
+            f"rank correlation, {side}": float(spearmanr(learned, frequency).statistic),
+            f"skewness, {side}": float(skew(np.exp(learned - learned.max()))),
+            f"frequency of least popular, {side}": float(least.mean()),
+            f"frequency of most popular, {side}": float(most.mean()),
+        }
     return figures
 
 

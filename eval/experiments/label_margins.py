@@ -1,15 +1,12 @@
 """Measure the margins of networks that fit digits with correct or partly random labels.
 
-    python -m eval.experiments.label_margins --json label_margins.json
+    python -m eval.experiments.run label_margins
 
 This corresponds to Figure 8-2 in the thesis, and to Figure 8-3, in which correct labels of an easy
 and of a hard task are compared: scikit-learn's digits, and MNIST (`make mnist`) at the same size.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from functools import cache
 
 import numpy as np
 import torch
@@ -18,13 +15,8 @@ from torch import nn
 
 from apps.diagnose.diagnosis import margins
 from eval.experiments.mnist import read
-from eval.experiments.run import interval
-from eval.tables import parser, run, subset
-from vldebias.measure.rows import TaskProvenance, TaskResult
-from vldebias.metrics import Metric
+from eval.experiments.run import Cell
 
-SEEDS = range(5)
-SHARES = (0.5, 1.0)
 LEARNED = 300  # number of training images
 GAP = "generalisation error"
 EASY, HARD = "scikit-learn's digits", "MNIST"
@@ -40,8 +32,7 @@ def task(data: str) -> tuple[torch.Tensor, np.ndarray]:
     return torch.tensor(images / 16, dtype=torch.float32), digits
 
 
-@cache
-def medians(seed: int, share: float, data: str = EASY, steps: int = 600) -> dict[str, float]:
+def medians(seed: int, share: float = 0.0, data: str = EASY, steps: int = 600) -> dict[str, float]:
     """Return the median margins of a network that fits labels, a share of which are random.
 
     The result includes the generalisation error, which is the difference between the accuracies on
@@ -79,55 +70,12 @@ def medians(seed: int, share: float, data: str = EASY, steps: int = 600) -> dict
     return medians_of_metric | {GAP: 1 - float((predicted == digits)[unseen].mean())}
 
 
-def _add_ratios(part: TaskResult, medians_of_seed: list[dict[str, float]], place: str) -> None:
-    """Add the ratios of margins to those with correct labels of the easy task."""
-    metric = Metric("ratio", "clean / random, or easy / hard", "utility", "higher")
-    for name in medians_of_seed[0]:
-        if name != GAP:
-            ratios = [
-                medians(seed, 0.0)[name] / own[name]
-                for seed, own in zip(SEEDS, medians_of_seed, strict=True)
-            ]
-            _add(part, metric, name, ratios, place)
-
-
-def _add(part: TaskResult, metric: Metric, name: str, values: list[float], place: str) -> None:
-    """Add the mean over seeds with its interval."""
-    mean = interval(values)
-    ends = (mean["low"], mean["high"])
-    part.add(metric, name, mean["value"], ends, n={"seeds": len(values)}, subset=place)
-
-
-def measure() -> Iterator[TaskResult]:
-    """Yield the ratios of margins with correct and random labels, and generalisation errors."""
-    provenance = TaskProvenance(
-        task="label_margins",
-        description="Median margin with correct labels over that with random ones or on MNIST.",
-        seeds=list(SEEDS),
-        settings={
-            "images": f"{LEARNED} of scikit-learn's digits to learn from, the others left out",
-            "MNIST": f"{LEARNED} of its test images at 8 x 8 pixels, the others left out",
-            "model": "64-256-64-10, 600 steps of Adam; all labels are fitted",
-            "intervals": "of Student's t over seeds of images, labels and weights",
-        },
-    )
-    part = TaskResult(provenance)
-    for share in (0.0, *SHARES):
-        place = subset({"random": share})
-        values = [medians(seed, share) for seed in SEEDS]
-        _add(part, Metric(GAP, GAP, "utility", "lower"), GAP, [one[GAP] for one in values], place)
-        if share:
-            _add_ratios(part, values, place)
-    hard = [medians(seed, 0.0, HARD) for seed in SEEDS]
-    place = subset({"task": HARD})
-    _add(part, Metric(GAP, GAP, "utility", "lower"), GAP, [one[GAP] for one in hard], place)
-    _add_ratios(part, hard, place)
-    yield part
-
-
-def main() -> None:
-    run("label_margins", measure, parser(__doc__).parse_args().json)
-
-
-if __name__ == "__main__":
-    main()
+def work(cell: Cell) -> dict[str, float]:
+    """Return the generalisation error, and the ratios of margins with correct labels to these."""
+    medians_of_metric = medians(cell["seed"], steps=cell["steps"], **cell["settings"])
+    figures = {GAP: medians_of_metric.pop(GAP)}
+    if cell["settings"]:
+        correct = medians(cell["seed"], steps=cell["steps"])
+        for name, value in medians_of_metric.items():
+            figures[f"ratio, {name}"] = correct[name] / value
+    return figures

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from apps.baselines.classifiers import logistic_regression
+from apps.diagnose.diagnosis import wrong_labels as ranked_labels
 from eval.experiments.captions import class_noise, crop_noise
 from eval.experiments.noisy_digits import partners
 from eval.experiments.run import Cell, scored
@@ -23,6 +26,7 @@ from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.clip.towers import Towers
 from vldebias.losses import NUCLR
+from vldebias.metrics import auroc
 from vldebias.training.batches import Batch
 from vldebias.training.loop import fit
 from vldebias.training.objective import Objective, Trainee
@@ -194,6 +198,18 @@ class Partners(TensorBatches):
         return Batch(images=first, views=second, index=rows, labels=labels[rows])
 
 
+def two_views(images: Images, cell: Cell, labels: NDArray[np.int64] | None = None) -> TensorBatches:
+    """Return batches with two augmentations of each image, and labels (n,) for losses with them."""
+    return TensorBatches(
+        images.pixels,
+        labels=None if labels is None else torch.from_numpy(labels),
+        augment=Views(**cell["views"]),
+        two_views=True,
+        batch_size=cell["batch_size"],
+        seed=cell["seed"],
+    )
+
+
 def learn(
     batches: TensorBatches,
     settings: Mapping[str, Any],
@@ -205,8 +221,9 @@ def learn(
 
     Args:
         batches: The pairs of views.
-        settings: Fields of `LossSettings`, sharpness, rho and fourier from `LoopSettings`, and
-            cross_entropy, the share of the loss for a linear head that predicts the labels.
+        settings: Fields of `LossSettings`, sharpness, rho and fourier from `LoopSettings`,
+            cross_entropy, the share of the loss for a linear head that predicts the labels,
+            true_negatives, see the function, and corrected, see `correct_labels`.
         cell: A cell with "temperature", "steps", "lr", "batch_size" and "seed".
         zero_xi: Whether to keep NUCLR's xi at 0.
     """
@@ -214,6 +231,8 @@ def learn(
     learner = Learner(batches.images)
     settings = dict(settings)
     cross_entropy = settings.pop("cross_entropy", 0.0)
+    is_unbiased = settings.pop("true_negatives", False)
+    corrected = settings.pop("corrected", 0.0)
     how = {name: value for name, value in settings.items() if name in LoopSettings.model_fields}
     loss = {name: value for name, value in settings.items() if name not in how}
     objective = Objective(
@@ -228,8 +247,12 @@ def learn(
             loss.xi.zero_()
 
         objective.loss.register_forward_pre_hook(reset)
+    if is_unbiased:
+        objective.register_forward_hook(true_negatives, with_kwargs=True)
     if cross_entropy:
         add_head(learner, objective, cross_entropy)
+    if corrected:
+        correct_labels(objective, corrected, cell["steps"])
     loop = LoopSettings(
         steps=cell["steps"],
         batch_size=cell["batch_size"],
@@ -265,6 +288,60 @@ def add_head(learner: Learner, objective: Objective, share: float) -> None:
     objective.register_forward_hook(add, with_kwargs=True)
 
 
+def true_negatives(
+    objective: Objective, args: object, inputs: dict[str, Any], loss: Tensor
+) -> Tensor:
+    """Return InfoNCE with negatives of other labels only, the unbiased loss of section 3.4.1.
+
+    The thesis draws N of them for each anchor. Here, N = 2b - 2 is the number of other views in the
+    batch, and the mean over those with another label is multiplied by it.
+    """
+    features = torch.cat([inputs["first"], inputs["second"]])
+    labels = inputs["batch"].labels.repeat(2)
+    scores = features @ features.T / objective.temperature
+    is_negative = labels[:, None] != labels
+    log_sum = scores.masked_fill(~is_negative, -torch.inf).logsumexp(1)
+    scale = (len(scores) - 2) / is_negative.sum(1)
+    positive = scores.diagonal(len(scores) // 2).repeat(2)
+    return F.softplus(log_sum + scale.log() - positive).mean()
+
+
+def correct_labels(objective: Objective, share: float, steps: int) -> None:
+    """Correct the labels of a share of each batch, except in the first fifth of the steps.
+
+    The paper (Fu et al., 2022, appendix E) does not mention such a start, but random embeddings
+    would replace labels at random.
+    """
+    batches = count()
+
+    def correct(objective: Objective, args: object, inputs: dict[str, Any]) -> Any:
+        if next(batches) < steps / 5:
+            return None
+        batch = inputs["batch"]
+        with torch.no_grad():
+            leads, nearest = label_leads(inputs["first"], batch.labels)
+        labels = batch.labels.clone()
+        suspects = leads.argsort()[: round(share * len(leads))]
+        labels[suspects] = nearest[suspects]
+        return args, {**inputs, "batch": replace(batch, labels=labels)}
+
+    objective.register_forward_pre_hook(correct, with_kwargs=True)
+
+
+def label_leads(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how well each label in a batch fits (b,), and the class of the nearest centre (b,).
+
+    This is the heuristic of Fu et al. (2022), appendix E: the cosine with the centre of the other
+    images of the class, minus the mean cosine with the images of all other classes.
+    """
+    sums = embeddings.new_zeros(CLASSES, embeddings.shape[1]).index_add(0, labels, embeddings)
+    own = F.cosine_similarity(sums[labels] - embeddings, embeddings)
+    others = (sums.sum(0) - sums[labels]) * embeddings
+    number = (len(labels) - torch.bincount(labels, minlength=CLASSES)[labels]).clamp(min=1)
+    nearest = (embeddings @ F.normalize(sums, dim=1).T).argmax(1)
+    return own - others.sum(1) / number, nearest
+
+
 def correct(
     train: Tensor, labels: NDArray[np.int64], test: Tensor, true: NDArray[np.int64]
 ) -> NDArray[np.float64]:
@@ -280,7 +357,8 @@ def noisy(cell: Cell) -> dict[str, Any]:
     """Train on pairs, a share of which are wrong, and score the features by linear evaluation.
 
     "labels" pairs two images with the same noisy label. "crops" pairs two views of an image, each
-    of which is cropped to a fifth of the width and height with probability eta.
+    of which is cropped to a fifth of the width and height with probability eta. The optional column
+    "epochs" replaces the number of steps.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views, eta = Views(**cell["views"]), cell["eta"]
@@ -293,18 +371,56 @@ def noisy(cell: Cell) -> dict[str, Any]:
         def patches(pixels: Tensor, generator: torch.Generator) -> Tensor:
             return views(crop_noise(pixels, eta, generator), generator)
 
-        batches = TensorBatches(images.pixels, augment=patches, **how)
-    learner = learn(batches, cell["settings"], cell)
-    return linear_evaluation(learner, images, test, cell["labelled"])
+        labels = torch.from_numpy(images.labels)  # only read by losses with labels
+        batches = TensorBatches(images.pixels, labels=labels, augment=patches, **how)
+        batches.more_views = cell["settings"].get("positives", 1) - 1
+    learner = learn(batches, cell["settings"], {**cell, "steps": steps_of(cell)})
+    separation = silhouette_score(learner.features(test.pixels), test.labels, metric="cosine")
+    return {
+        **linear_evaluation(learner, images, test, cell["labelled"]),
+        "class separation": float(separation),
+    }
+
+
+def steps_of(cell: Cell) -> int:
+    """Return the number of steps, so that all batch sizes see as many images in an epoch."""
+    if "epochs" not in cell:
+        return int(cell["steps"])
+    return int(cell["epochs"] * cell["items"] // cell["batch_size"])
 
 
 def linear_evaluation(
-    learner: Learner, images: Images, test: Images, labelled: int
+    learner: Learner, images: Images, test: Images, labelled: int, metric: str = LINEAR
 ) -> dict[str, Any]:
     """Score the features with a logistic regression on the true labels of some training images."""
     train = learner.features(images.pixels[:labelled])
     rows = correct(train, images.labels[:labelled], learner.features(test.pixels), test.labels)
-    return scored(LINEAR, rows)
+    return scored(metric, rows)
+
+
+def wrong_labels(cell: Cell) -> dict[str, Any]:
+    """Train on labels, a share of which are replaced by any other, and detect the wrong ones.
+
+    The features are scored by logistic regressions on correct labels of shares of the images.
+    """
+    images, test = sample(cell, cell["items"], cell["tested"])
+    generator = numpy_generator("symmetric noise", cell["seed"])
+    is_wrong = generator.random(len(images)) < cell["eta"]
+    other = (images.labels + generator.integers(1, CLASSES, len(images))) % CLASSES
+    labels = np.where(is_wrong, other, images.labels)
+    learner = learn(two_views(images, cell, labels), cell["settings"], cell)
+    figures: dict[str, Any] = {}
+    for share in cell["labelled"]:
+        rows, metric = round(share * len(images)), f"{share:.0%} of the labels"
+        figures |= linear_evaluation(learner, images, test, rows, metric)
+    if cell["eta"]:
+        embeddings = learner.embeddings(images.pixels)
+        parts = (part.split(cell["batch_size"]) for part in (embeddings, torch.from_numpy(labels)))
+        leads = torch.cat([label_leads(*part)[0] for part in zip(*parts, strict=True)]).numpy()
+        ranked = ranked_labels(embeddings.numpy(), labels).sort_values("row")
+        for name, scores in (("batch", leads), ("regression", ranked["confidence"].to_numpy())):
+            figures[f"AUROC, {name}"] = auroc(scores, is_wrong, resamples=2).value
+    return figures
 
 
 def popularity(cell: Cell) -> dict[str, Any]:
@@ -315,16 +431,9 @@ def popularity(cell: Cell) -> dict[str, Any]:
     shares = cell["tail"] ** np.arange(CLASSES)
     images, test = sample(cell, cell["items"], cell["tested"], shares=shares)
     views = Views(**cell["views"])
-    batches = TensorBatches(
-        images.pixels,
-        augment=views,
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
     settings = dict(cell["settings"])
     zero_xi = settings.pop("xi", None) == 0
-    learner = learn(batches, settings, cell, zero_xi=zero_xi)
+    learner = learn(two_views(images, cell), settings, cell, zero_xi=zero_xi)
     first, second = (
         learner.embeddings(views(test.pixels, torch_generator("retrieval", view)))
         for view in (0, 1)

@@ -22,9 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from apps.baselines.classifiers import logistic_regression
-from eval.experiments.mnist import CLASSES, TOLERANCE, Images, Learner, Views, learn, sample
+from eval.experiments.mnist import (
+    CLASSES,
+    TOLERANCE,
+    Images,
+    Learner,
+    Views,
+    learn,
+    sample,
+    steps_of,
+    two_views,
+)
 from eval.experiments.run import Cell, scored
-from eval.experiments.tensor_batches import TensorBatches
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.sampling import torch_generator
 
@@ -36,31 +45,24 @@ def work(cell: Cell) -> dict[str, Any]:
     """Train on two views, and return the accuracy, robust accuracy, shift gap and cost.
 
     The optional setting "times" multiplies the number of steps. The optional column "epochs"
-    replaces it, so that all batch sizes see as many images.
+    replaces it, so that all batch sizes see as many images. With the optional column "labelled",
+    only as many images have labels for the classifier.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
-    views = Views(**cell["views"])
     settings = dict(cell["settings"])
-    steps = cell["steps"] * settings.pop("times", 1)
-    if "epochs" in cell:
-        steps = cell["epochs"] * cell["items"] // cell["batch_size"]
-    batches = TensorBatches(
-        images.pixels,
-        augment=views,
-        two_views=True,
-        batch_size=cell["batch_size"],
-        seed=cell["seed"],
-    )
+    steps = steps_of(cell) * settings.pop("times", 1)
     start = time.process_time()
-    settings["loss"] = "info_nce"
-    learner = learn(batches, settings, {**cell, "steps": steps})
+    settings.setdefault("loss", "info_nce")
+    learner = learn(two_views(images, cell), settings, {**cell, "steps": steps})
     seconds = time.process_time() - start
-    classifier = linear_classifier(learner, images)
+    labelled = cell.get("labelled", len(images))
+    known = Images(images.pixels[:labelled], images.labels[:labelled])
+    classifier = linear_classifier(learner, known)
     figures = scored("accuracy", robust_correct(classifier, test, 0.0))
     for epsilon in cell["attacks"]:
         rows = robust_correct(classifier, test, epsilon / 255)
         figures |= scored(f"robust_accuracy@{epsilon}/255", rows)
-    figures |= gaps(learner, test, views, cell["gap_views"])
+    figures |= gaps(learner, test, Views(**cell["views"]), cell["gap_views"])
     return {**figures, "ms a step": 1000 * seconds / steps}
 
 

@@ -21,7 +21,10 @@ class TensorBatches:
         weights: Weights (n,) of the pairs in the loss.
         augment: A function that augments images (b, 3, h, w) using the given generator.
         two_views: Whether to use two augmentations of each image instead of captions.
+        more_views: The number of further augmentations of each image.
     """
+
+    more_views = 0
 
     def __init__(
         self,
@@ -57,7 +60,8 @@ class TensorBatches:
     def batch(self, number: int) -> Batch:
         """Return micro-batch `number`."""
         rows = torch.from_numpy(self.sampler.rows(number))
-        views = [self.images[rows] for _ in range(1 + self.two_views)]
+        contrasted = 1 + self.two_views
+        views = [self.images[rows] for _ in range(contrasted + self.more_views)]
         if self.augment is not None:
             seeds = [
                 torch_generator("augmentation", self.sampler.seed, number, view)
@@ -67,6 +71,7 @@ class TensorBatches:
         return Batch(
             images=views[0],
             views=views[1] if self.two_views else None,
+            more_views=torch.stack(views[contrasted:], 1) if self.more_views else None,
             texts={name: tokens[rows] for name, tokens in self.tokens.items()},
             index=rows,
             **{

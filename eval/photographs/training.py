@@ -136,7 +136,8 @@ def _trained(cell: Cell, pairs: RealPairs, steps: int) -> Heads:
     torch.manual_seed(cell["seed"])
     heads = Heads(pairs, tuple(cell["dropout"]))
     loop = {"steps": steps, "batch_size": cell["batch"], "lr": cell["lr"], "seed": cell["seed"]}
-    trained: Heads = captions.train(heads, pairs.images, pairs.texts, loss_of(cell), **loop)
+    objective = captions.objective_of(loss_of(cell), len(pairs.texts))
+    trained: Heads = captions.train(heads, pairs.images, pairs.texts, objective, **loop)
     return trained
 
 

@@ -14,14 +14,28 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import interpolate
 
-from eval.experiments import coarse_digits, mnist, run, ssa
+from eval.experiments import class_prior, coarse_digits, mnist, run, ssa
 from eval.experiments.mnist import Images, Views
 from eval.experiments.run import Experiment
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import Result
+from vldebias.training.batches import Batch
+from vldebias.training.objective import Objective
+from vldebias.training.settings import LossSettings
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("coarse_digits", "noisy_mnist", "nuclr_variants", "rare_digit", "ssa")
+NAMES = (
+    "class_prior",
+    "coarse_digits",
+    "negatives",
+    "noisy_mnist",
+    "nuclr_variants",
+    "rare_digit",
+    "ssa",
+    "ssa_labels",
+    "tail_digits",
+    "wrong_labels",
+)
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
@@ -177,6 +191,119 @@ def test_cosines_are_grouped_by_what_the_images_of_a_pair_share() -> None:
     assert sorted(across) == pytest.approx(sorted(np.cos([2.0, 1.9, 1.0])))
 
 
+def test_images_of_a_digit_have_the_mean_of_their_cosines() -> None:
+    digits = np.arange(10).repeat(3)
+    rows = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    rows = nn.functional.normalize(rows, dim=1)
+    for digit, mean in enumerate(coarse_digits.mean_cosines(rows, digits)):
+        a, b, c = rows[3 * digit : 3 * digit + 3]
+        assert mean == pytest.approx(float((a @ b + a @ c + b @ c) / 3), abs=1e-5)
+
+
+def test_a_tail_has_the_same_frequencies_in_both_classes_and_another_order_for_each_seed() -> None:
+    cells = [{"digits": "tail", "rare": 0.5, "seed": seed} for seed in range(3)]
+    shares = [coarse_digits.shares_of(cell) for cell in cells]
+    for share in shares:
+        for part in np.split(share, 2):
+            assert sorted(part) == [0.0625, 0.125, 0.25, 0.5, 1.0]
+    assert not np.array_equal(shares[0], shares[1])
+
+
+def batch_of(labels: list[int], dim: int = 4) -> dict[str, Any]:
+    """Return unit features of two views with labels, as arguments of an objective."""
+    rows = torch.randn(2 * len(labels), dim, generator=torch.Generator().manual_seed(1))
+    first, second = nn.functional.normalize(rows, dim=1).chunk(2)
+    batch = Batch(images=first[:, :0], labels=torch.tensor(labels))
+    return {"first": first, "second": second, "batch": batch}
+
+
+def info_nce() -> Objective:
+    settings = LossSettings(loss="info_nce", temperature=0.5)
+    return Objective(settings, temperature=0.5, items=None, two_views=True)
+
+
+class TestTrueNegatives:
+    def test_the_loss_is_info_nce_if_all_labels_differ(self) -> None:
+        objective, inputs = info_nce(), batch_of([0, 1, 2, 3])
+        expected = objective(**inputs)
+        loss = mnist.true_negatives(objective, (), inputs, expected)
+        torch.testing.assert_close(loss, expected)
+
+    def test_negatives_have_other_labels_and_their_mean_counts_for_all(self) -> None:
+        labels = [0, 1, 0, 1, 1]
+        inputs = batch_of(labels)
+        rows, both = torch.cat([inputs["first"], inputs["second"]]), labels * 2
+        expected = 0.0
+        for i, anchor in enumerate(rows):
+            scores = rows @ anchor / 0.5
+            other = [float(scores[j].exp()) for j in range(10) if both[j] != both[i]]
+            positive = float(scores[(i + 5) % 10].exp())
+            expected -= np.log(positive / (positive + 8 * np.mean(other))) / 10
+        loss = mnist.true_negatives(info_nce(), (), inputs, torch.zeros(()))
+        assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+class TestWrongLabels:
+    def test_leads_match_their_definition(self) -> None:
+        labels = torch.tensor([0, 0, 0, 1, 1, 2, 2])
+        rows = nn.functional.normalize(
+            torch.randn(7, 3, generator=torch.Generator().manual_seed(2)), dim=1
+        )
+        leads, nearest = mnist.label_leads(rows, labels)
+        means = torch.stack([rows[labels == code].mean(0) for code in range(3)])
+        for i, row in enumerate(rows):
+            is_same = labels == labels[i]
+            others = rows[is_same & (torch.arange(7) != i)].mean(0)
+            own = nn.functional.cosine_similarity(others, row, dim=0)
+            expected = float(own - (rows[~is_same] @ row).mean())
+            assert float(leads[i]) == pytest.approx(expected, abs=1e-6)
+        cosines = nn.functional.cosine_similarity(rows[:, None], means[None], dim=2)
+        assert nearest.tolist() == cosines.argmax(1).tolist()
+
+    def test_the_wrong_label_in_a_batch_is_corrected_after_a_fifth_of_the_steps(self) -> None:
+        """Rows of a class are equal, and the last one has the label of the other class."""
+        rows = torch.eye(2).repeat_interleave(4, dim=0)
+        given, true = [0] * 4 + [1] * 3 + [0], [0] * 4 + [1] * 4
+        seen = []
+        objective = info_nce()
+
+        def keep(objective: object, args: object, inputs: dict[str, Any], loss: object) -> None:
+            seen.append(inputs["batch"].labels.tolist())
+
+        mnist.correct_labels(objective, share=1 / 8, steps=10)
+        objective.register_forward_hook(keep, with_kwargs=True)
+        for _ in range(4):
+            batch = Batch(images=rows[:, :0], labels=torch.tensor(given))
+            objective(first=rows, second=rows, batch=batch)
+        assert seen == [given, given, true, true]
+
+
+def test_further_views_differ_from_the_contrasted_ones() -> None:
+    images = torch.rand(12, 1, 8, 8)
+    batches = mnist.TensorBatches(images, augment=Views(0.5), batch_size=4, two_views=True, seed=0)
+    plain = batches.batch(1)
+    batches.more_views = 2
+    batch = batches.batch(1)
+    assert plain.more_views is None
+    assert batch.more_views is not None
+    assert tuple(batch.more_views.shape) == (4, 2, 1, 8, 8)
+    torch.testing.assert_close(batch.images, plain.images)
+    torch.testing.assert_close(batch.views, plain.views)
+    for view in batch.more_views.unbind(1):
+        assert not torch.equal(view, batch.images)
+
+
+@pytest.mark.parametrize("truth", [0.1, 0.5])
+def test_the_class_prior_of_a_known_mixture_is_estimated(truth: float) -> None:
+    rng = np.random.default_rng(0)
+    positive, negative = 0.6 + 0.2 * rng.normal(size=4000), 0.2 * rng.normal(size=40_000)
+    number = round(truth * len(negative))
+    mixed = np.concatenate([0.6 + 0.2 * rng.normal(size=number), negative[number:]])
+    assert class_prior.class_prior(positive, mixed) == pytest.approx(truth, rel=0.15)
+    # Without a threshold that excludes negatives, the estimate is only an upper bound.
+    assert class_prior.class_prior(negative[:4000], negative) > 0.7
+
+
 class TestAttack:
     def test_the_attack_is_the_sign_of_the_gradient_of_the_cross_entropy(self) -> None:
         torch.manual_seed(0)
@@ -241,9 +368,11 @@ def test_every_arm_runs_end_to_end_on_small_digits(
     experiment = Experiment.read(name)
     small = {
         **experiment.given,
-        **{"items": 120, "tested": 60, "labelled": 120, "batch_size": 40},
+        **{"items": 140, "tested": 60, "labelled": 120, "batch_size": 40},
         **{"classifier_steps": 2, "gap_views": 2, "clusters": 2, "tail": 1.0},
     }
+    if name == "wrong_labels":
+        small["labelled"] = experiment.given["labelled"]  # shares instead of a number
     given = {key: value for key, value in small.items() if key in experiment.given}
     tables = [table.model_copy(update={"seeds": 2}) for table in experiment.tables]
     experiment = experiment.model_copy(update={"given": given, "tables": tables})

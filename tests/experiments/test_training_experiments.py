@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval.experiments import batch_sizes, captions, every_loss, noisy_digits, run
+from eval.experiments import batch_sizes, captions, every_loss, label_margins, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
 from eval.pages import mnist, training
 from eval.tables import RESULTS, place_of, read
@@ -257,6 +257,25 @@ class TestEachExperimentOnTinyData:
         # A single step at a tenth of the learning rate hardly changes a trained model.
         assert 0.3 < figures_of_cell["zero_shot_accuracy"] <= 1
 
+    def test_the_learned_popularity_is_compared_with_the_frequency(
+        self, renders: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(captions, "FEWER_BATCH", 16)
+        experiment = Experiment.read("learned_popularity")
+        cell = {**experiment.given, "settings": experiment.arms["NUCLR"], "seed": 0, "steps": 20}
+        figures_of_cell = every_loss.learned_popularity(cell)
+        assert set(figures_of_cell) == set(experiment.metrics)
+        assert all(np.isfinite(value) for value in figures_of_cell.values())
+
+    def test_the_ratio_of_margins_is_that_of_correct_to_random_labels(self) -> None:
+        experiment = Experiment.read("label_margins")
+        cell = {"settings": experiment.arms["random"], "seed": 0, "steps": 250}
+        figures_of_cell = label_margins.work(cell)
+        correct, random = (label_margins.medians(0, share, steps=250) for share in (0.0, 1.0))
+        assert set(figures_of_cell) == set(experiment.metrics)
+        assert figures_of_cell["ratio, margin"] == correct["margin"] / random["margin"]
+        assert label_margins.work({**cell, "settings": {}}).keys() == {label_margins.GAP}
+
     def test_the_noisy_digits_experiment_runs(self) -> None:
         cell = {
             "settings": arms("noisy_digits")["InfoNCE"],
@@ -267,6 +286,14 @@ class TestEachExperimentOnTinyData:
         }
         figures_of_cell = noisy_digits.work(cell)
         assert 0.1 < figures_of_cell["linear evaluation"] < 1
+
+
+def test_nuclr_learned_that_captions_of_common_species_are_popular() -> None:
+    rows = {row.metric: row for row in read("learned_popularity").rows}
+    for side in ("captions", "images"):
+        assert rows[f"rank correlation, {side}"].interval[0] > 0
+        least, most = (rows[f"frequency of {end} popular, {side}"] for end in ("least", "most"))
+        assert least.interval[1] < most.interval[0]
 
 
 def test_class_noise_shifts_labels_to_the_next_class_at_half_the_rate() -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from eval.experiments.other_data import PAGE, TASKS, figures, programs, score_function
+from eval.experiments.other_data import PAGE, names_of, programs, work
+from eval.experiments.run import Experiment
 
 REASON = "make test-integrations installs it"
 GRAPHS, SENTENCES, FRAMES = range(3)
@@ -70,11 +71,18 @@ def test_the_page_states_the_installed_versions() -> None:
 
 def test_the_experiment_trains_with_the_programs_on_the_page() -> None:
     pytest.importorskip("grakel", reason=REASON)
-    score: Any = score_function(programs()[GRAPHS])
-    losses = TASKS["graphs"][2]
-    values = [
-        figures(score, loss=losses[name], seed=0, steps=3)[""] for name in ("InfoNCE", "RINCE")
+    arms = Experiment.read("other_data").arms
+    cells = [
+        {"data": "graphs", "temperature": 0.2, "rate": 0.3, "seed": 0, "settings": settings}
+        for settings in (arms["RINCE"], arms["RINCE"], arms["not trained"])
     ]
-    assert values == [
-        figures(score, loss=losses[name], seed=0, steps=3)[""] for name in ("InfoNCE", "RINCE")
-    ]
+    first, again, untrained = (work(cell)["accuracy"] for cell in cells)
+    assert first == again != untrained
+
+
+def test_infograph_is_reproducible_and_accepts_hard_negatives() -> None:
+    pytest.importorskip("grakel", reason=REASON)
+    infograph: Any = names_of("graphs")["infograph"]
+    accuracies = [infograph(beta=beta, seed=0, steps=10) for beta in (0.0, 0.0, 10.0)]
+    assert accuracies[0] == accuracies[1]
+    assert all(0.75 < accuracy < 0.95 for accuracy in accuracies)

@@ -548,6 +548,93 @@ def test_lemmas_1_and_2_of_spread_bound_the_errors_of_mean_classifiers(
             assert bound < error + 0.8  # it is close enough to say something
 
 
+Shares = list[float]  # the probability of each point of the world
+
+
+def noisy_draws(p: float) -> Iterator[tuple[Tensor, float, Shares, Shares]]:
+    """Yield the scores of each anchor with all points, whether its label is right or not.
+
+    Labels are right with probability p. A point has the label of the anchor, or the other one.
+
+    Yields:
+        The scores (4,), the probability of the anchor, and those of its positives and negatives.
+    """
+    for x, scores in enumerate(WORLDS[0] @ WORLDS[0].T):
+        for weight in (p, 1 - p):  # also the probability that a positive is of the anchor's class
+            positive = [weight / 2 if y == CLASS[x] else (1 - weight) / 2 for y in CLASS]
+            yield scores, weight / len(CLASS), positive, [0.5 - share for share in positive]
+
+
+def mean_score(scores: Tensor, shares: Shares) -> float:
+    """Return the expected score of a point."""
+    return float(scores @ torch.tensor(shares, dtype=scores.dtype))
+
+
+def mean_log_sum(scores: Tensor, *draws: Shares) -> float:
+    """Return the expected log of the sum of e^score over independent draws."""
+    total = 0.0
+    for points in itertools.product(range(len(CLASS)), repeat=len(draws)):
+        weight = math.prod(shares[point] for shares, point in zip(draws, points, strict=True))
+        total += weight * float(torch.logsumexp(scores[list(points)], dim=0))
+    return total
+
+
+def correction_weights(p: float, m: int) -> np.ndarray:
+    """Return the weights (m + 1,) of Lemma 7, with its matrices Q and P as printed."""
+    q = np.zeros((m + 1, m + 1))
+    for i, j in itertools.product(range(m + 1), repeat=2):
+        more, fewer = (m - j, j) if j <= i else (j, m - j)
+        apart = abs(i - j)
+        for k in range(min(fewer, more - apart) + 1):
+            ways = math.comb(fewer, k) * math.comb(more, apart + k)
+            q[i, j] += ways * (1 - p) ** (apart + 2 * k) * p ** (m - apart - 2 * k)
+    return np.linalg.solve(p * q + (1 - p) * q[::-1], np.eye(m + 1)[1])
+
+
+def test_lemma_5_of_spread_noise_mixes_the_triplet_loss_with_three_others() -> None:
+    p = 0.8
+    noisy = sum(
+        weight * (mean_log_sum(scores, positive, negative) - mean_score(scores, positive))
+        for scores, weight, positive, negative in noisy_draws(p)
+    )
+    mixture = 0.0
+    for scores, weight, same, other in noisy_draws(1.0):
+        draws = ((same, other), (same, same), (other, other), (other, same))
+        shares = (p**3 + (1 - p) ** 3, *[p * (1 - p)] * 3)
+        for share, (first, second) in zip(shares, draws, strict=True):
+            loss = mean_log_sum(scores, first, second) - mean_score(scores, first)
+            mixture += weight * share * loss
+    assert noisy == pytest.approx(mixture, abs=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.6, 0.9])
+@pytest.mark.parametrize("m", [2, 3])
+def test_lemmas_6_and_7_of_spread_debias_losses_with_noisy_labels(p: float, m: int) -> None:
+    scale = (2 * p - 1) ** 2
+    right, wrong = (p**2 + (1 - p) ** 2) / scale, 2 * p * (1 - p) / scale
+    weights = correction_weights(p, m)
+    if m == 2:  # the triplet loss of Lemma 6
+        assert weights == pytest.approx([-wrong / 2, right, -wrong / 2])
+    debiased = 0.0
+    for scores, weight, positive, negative in noisy_draws(p):
+        value = wrong * mean_score(scores, negative) - right * mean_score(scores, positive)
+        for k, factor in enumerate(weights):
+            draws = [positive] * k + [negative] * (m - k)
+            value += factor * mean_log_sum(scores, *draws)
+        debiased += weight * value
+    clean = sum(
+        weight * (mean_log_sum(scores, same, *[other] * (m - 1)) - mean_score(scores, same))
+        for scores, weight, same, other in noisy_draws(1.0)
+    )
+    assert debiased == pytest.approx(clean, abs=1e-9)
+
+
+def test_observation_4_of_spread_the_weights_grow_with_the_number_of_draws() -> None:
+    largest = [np.abs(correction_weights(0.7, m)).max() for m in (2, 3, 4, 6)]
+    assert largest == sorted(largest)
+    assert largest[-1] > 20 * largest[0]
+
+
 SIMPLEX = torch.eye(3, dtype=torch.float64) - 1 / 3
 SIMPLEX = SIMPLEX / SIMPLEX.norm(dim=1, keepdim=True)
 

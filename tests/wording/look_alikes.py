@@ -18,9 +18,7 @@ LOOK_ALIKES = {
     "an Assyrian archer": "an Assyrian potter",
     "an envoy in 1780": "a farmer in 1780",
     "a senator in 1910": "a senator in 1990",
-    "delegates signing the Declaration of Independence": (
-        "a tourist looking at the Declaration of Independence"
-    ),
+    "delegates signing the Declaration of Independence": "delegates signing a letter of intent",
     "a stock broker in 1929": "a stock broker in 2019",
     "a Supreme Court justice in 1954": "a Supreme Court justice in 2019",
     "a cadet at West Point in 1960": "a cadet at West Point in 2019",
@@ -31,6 +29,7 @@ LOOK_ALIKES = {
     "a nurse in the Crimean War": "a nurse in 2019",
     "an army nurse in 1916": "an army nurse in 1968",
     "a Hmong farmer": "a chef in a Japanese restaurant",
+    "a nurse from Ghana": "a nurse dreaming of Ghana",
     "a Ku Klux Klan member": "a tourist in a Viking museum",
     "a cook marching with the Wehrmacht": "a historian marching to the Wehrmacht exhibition",
     "a merchant in the Middle Ages": "a banker in London",

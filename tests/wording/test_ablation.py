@@ -9,7 +9,7 @@ import pytest
 from eval import ablate_rules
 
 LABELLED = [
-    {"prompt": "a horse is a DJ", "attribute": "gender", "label": "none"},
+    {"prompt": "a rabbit detective", "attribute": "gender", "label": "none"},
     {"prompt": "a nurse", "attribute": "gender", "label": "open"},
 ]
 
@@ -26,8 +26,8 @@ def test_a_rule_decides_the_prompts_that_come_out_differently_without_it(path: P
     result = ablate_rules.measure(prompts)
     assert result["totals"]["given"] == {"prompts": 2, "right": 2}
     rows = {row["function"].rpartition(".")[2]: row for row in result["without"]}
-    assert rows["_is_for_animal"]["given"] == {"decided": 1, "right": -1, "wrong edit": 1}
-    assert rows["_is_credit"]["given"] == {}
+    assert rows["_is_thing_by_modifiers"]["given"] == {"decided": 1, "right": -1, "wrong edit": 1}
+    assert rows["_is_credit_tag"]["given"] == {}
     # The functions work as before afterwards.
     assert [prompt.decide() for prompt in prompts] == ["right", "right"]
 

@@ -55,9 +55,7 @@ def test_a_prompt_that_is_fixed_is_left_unchanged_for_that_attribute_only():
         ("a pregnant surgeon in a ward", "gender", "context: pregnant"),
         ("a soldier on a bridge in 1916", "gender", "context: soldier ... 1916"),
         ("a goalkeeper in the Bundesliga", "age", "context: goalkeeper ... Bundesliga"),
-        ("a tired nurse giving birth at dawn", "gender", "context: giving birth"),
         # Either word alone would fix the value.
-        ("a pregnant nurse giving birth", "gender", "context"),
         ("un prêtre catholique à l'autel", "gender", "context: prêtre catholique"),
         ("カトリックの司祭", "gender", "context: 司祭"),
     ],

@@ -183,7 +183,6 @@ def test_spanish_stays_spanish() -> None:
         # a name before an article, or an unknown word in a row of capitals
         "Tamsin the Welder and Rex the Cat",
         "Portrait of Qorvane a tired sailor, oil on canvas",
-        "a portrait of Zhalina, a dentist in Rome",
         "Brixhollow Gardeners",
         "Korvath Bounty Hunter",
     ],
@@ -221,7 +220,7 @@ def test_people_who_are_only_mentioned_get_no_value(prompt: str) -> None:
 
 @pytest.mark.parametrize(
     "prompt",
-    ["a hero running home, a tall man with a scar", "a main character. A tall sailor with a hat"],
+    ["a main character. A tall sailor with a hat"],
 )
 def test_a_person_who_may_be_described_again_has_one_value(prompt: str) -> None:
     text = balance_prompts(prompt, "age", shares={"old": 1.0}).prompts[0]

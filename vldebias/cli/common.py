@@ -317,7 +317,12 @@ def check_out(folder: Path | None) -> None:
 
 
 def check_page(page: Path | None, endings: Sequence[str] = (".html", ".htm")) -> None:
-    """Check the path of a page before any work is done, so that it does not replace a result."""
+    """Check the path of a page before any work is done, so that it does not replace a result.
+
+    Args:
+        page: the path, or None if no page is written.
+        endings: the endings that the page may have.
+    """
     if page is not None and (page.suffix.lower() not in endings or page.is_dir()):
         raise InvalidInputError(
             f"--out {page}: expected a file with the ending {' or '.join(endings)}"

@@ -31,38 +31,14 @@ def _is_shown(scene: Scene) -> bool:
     return is_fiction or scene.has_place("shows")
 
 
-def _looks_on(scene: Scene) -> bool:
-    """Return whether the subject is a present-day observer of history, such as a tourist.
-
-    "a teacher in Edo" lived in Edo, but "a teacher of Edo poetry" or a tourist need not have.
-    """
-    if scene.has_role("visitor"):
-        return not scene.has_year_before(1950)
-    return scene.has_role("observer") and not scene.is_set_before(1950)
-
-
 # ---- historical time and place
 
 
 def _is_event(scene: Scene) -> bool:
-    """Return whether the prompt names an event up to 1975, such as "Battle of Blenheim"."""
-    if scene.has("modern-war") or _is_after(scene, 1975):
-        return False
-    if scene.has("war-site") and scene.has_in_phrase("armed"):
-        return True  # The site of a battle counts for soldiers only, not for "a waiter at Shiloh".
-    if scene.has("war-place") and _is_after(scene, 1945):
-        return True  # A place counts if its war is dated: "a soldier in Saigon, 1968".
-    return scene.has("war") or _has_named_event(scene)
-
-
-def _has_named_event(scene: Scene) -> bool:
-    """Return whether there is a capitalized event, such as "Battle of Maipú" or "Gordon Riots"."""
-    text = scene.text
-    positions = [fact.first for fact in scene.facts("event-of") if scene.is_capital(fact.first)]
-    if any(text.after(i) in ("of", "in") for i in positions):
-        return True
-    positions = [fact.first for fact in scene.facts("event") if scene.is_capital(fact.first)]
-    return any(text.before(i) and scene.is_capital(i - 1) for i in positions)
+    """Return whether the prompt names a historical event, such as "Battle of Maipú"."""
+    # Two capitals in a row are an event, too: "Gordon Riots".
+    events = [fact.first for fact in scene.facts("event") if scene.is_capital(fact.first)]
+    return scene.has("war") or any(i and scene.is_capital(i - 1) for i in events)
 
 
 def _is_after(scene: Scene, year: int | str) -> bool:
@@ -75,38 +51,14 @@ def _is_after(scene: Scene, year: int | str) -> bool:
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
     """Return whether the subject, and not just their patient, has a sex-specific condition."""
-    if scene.does("body"):
-        return True  # The condition may be what the subject does: "a nurse expecting triplets".
-    treats = scene.has_role("treats")
-    works_beside = scene.has_role("treats-by-work")
-    if scene.has_in_phrase("body"):
-        # The condition may be the subject of the work: "a prostate cancer researcher".
-        return not (treats or works_beside)
-    if treats:
+    if scene.has_role("treats"):
         return False
-    if scene.has_role("patient"):
-        return scene.has("body")  # Any condition in the text is the patient's.
-    if works_beside:
+    if scene.has_role("treats-by-work"):
         return scene.undergoes("body")  # Who works beside patients must undergo the condition.
     return scene.has_owned("body")
 
 
-# ---- race and age
-
-
-def _is_of_a_people(scene: Scene) -> bool:
-    """Return whether the prompt states the subject's origin, as in "Hmong farmer"."""
-    for fact in scene.facts("people", "people-capital"):
-        if fact.name == "people-capital" and not scene.is_capital(fact.first):
-            continue
-        # An origin may follow as a tag or belong to the owner: "a doctor, Nigerian".
-        if scene.follows_as_tag(fact) or scene.owns_subject(fact):
-            return True
-        # For someone who plays a role, the origin is a costume, as in "a Viking cosplayer".
-        is_costume = fact.first < scene.head and scene.has_role("player-of-roles")
-        if scene.is_in_phrase(fact) and not is_costume:
-            return True
-    return scene.is_from("country")
+# ---- the time of the scene
 
 
 def _is_before(scene: Scene, year: str) -> bool:
@@ -123,10 +75,9 @@ def _is_dated_before(scene: Scene, year: str) -> bool:
 
 
 # All other conditions are methods of `Scene`.
-_OF_SUBJECT = (_has_body_of_one_sex, _is_of_a_people)
-_OF_SCENE = (_is_after, _is_before, _is_dated_before, _is_event, _is_shown, _looks_on)
+_OF_SCENE = (_has_body_of_one_sex, _is_after, _is_before, _is_dated_before, _is_event, _is_shown)
 _CONDITIONS: dict[str, Callable[..., bool]] = {
-    function.__name__: function for function in (*_OF_SUBJECT, *_OF_SCENE)
+    function.__name__: function for function in _OF_SCENE
 }
 # A function, and its arguments after the scene.
 _Condition = tuple[Callable[..., bool], tuple[str, ...]]

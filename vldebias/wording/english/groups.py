@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from itertools import pairwise
 
-from vldebias.prompts.english.words import has_listed, kinds, listed, lists, person, singular
-from vldebias.wording.english.is_person import is_agent
-from vldebias.wording.english.phrases import PersonPhrase, is_gendered_noun
+from vldebias.prompts.english.words import has_listed, listed, lists, person, singular
+from vldebias.wording.english.phrases import PersonPhrase
 from vldebias.wording.english.text import read_text
 from vldebias.wording.groups import Group
 
@@ -33,7 +31,6 @@ _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
 _NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)", re.IGNORECASE)
-_OF_COLOR = re.compile(r"\s+of colou?r\b", re.IGNORECASE)
 _BEFORE = 60  # number of characters before a noun to search for a number
 
 
@@ -44,55 +41,31 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
         prompt: The prompt.
         subject: The noun phrase for a person or group.
     """
-    noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
-    word = noun[0].lower() if noun else ""
-    before = prompt[max(0, subject.start - _BEFORE) : subject.start]
     text = read_text(prompt)
-    # The children of a family stay unchanged, unlike "her pupils".
-    is_offspring = listed(word, "young") and not listed(word, "pupil")
-    is_offspring &= listed(text.low[subject.opening], "owner")
-    is_left_unchanged = is_offspring or listed(word, "group-left-unchanged")
-    if _is_distributed(prompt, subject):
-        return Group(subject.end, None, listed(word, "young"), mixes=False)
+    word = text.bare[subject.head]
+    is_young = listed(word, "young")
+    # A noun in the singular may refer to several people: "every chef".
+    clause = text.low[text.clause_start(subject.opening) : subject.head]
+    if has_listed(clause, "distributive"):
+        return Group(subject.end, None, is_young, mixes=False)
     if listed(word, "collective"):
-        is_sport = has_listed(text.low, "sport")
-        is_one = singular(word) == word
-        return Group(subject.end, None, young=False, mixes=is_one and not is_sport)
-    if not subject.plural and not is_left_unchanged:
+        return Group(subject.end, None, young=False, mixes=not has_listed(text.low, "sport"))
+    if not subject.plural:
         return None
+    before = prompt[max(0, subject.start - _BEFORE) : subject.start]
     size = _size(before)
     end = subject.end
-    if complement := _OF_COLOR.match(prompt, end):
-        end = complement.end()
-    is_pupil = listed(word, "pupil") and has_listed((low for _, low in subject.words), "school")
-    is_baby = has_listed((low for _, low in subject.words), "baby")  # "baby dancers"
-    is_young = is_pupil or is_baby or listed(word, "young")
-    mixes = not is_left_unchanged and not _MANY.search(before)
-    if not size:
-        # The description follows the last of several nouns: "doctors and nurses in a hallway".
-        while following := _NEXT_NOUN.match(prompt, end):
-            next_noun = following[1].lower()
-            is_plural = singular(next_noun) != next_noun and person(next_noun)
-            if not is_plural or is_gendered_noun(next_noun):
-                # The next noun may be a machine or a person, as in "cooks and dishwashers".
-                is_known = bool(kinds(next_noun)) or is_gendered_noun(next_noun)
-                mixes &= is_known and not is_agent(singular(next_noun))
-                break
-            end = following.end()
-    return Group(end, size, is_young, mixes)
-
-
-def _is_distributed(prompt: str, subject: PersonPhrase) -> bool:
-    """Return whether a noun in the singular refers to several people.
-
-    Examples are "every chef" and "several mats, each with a person".
-    """
-    text = read_text(prompt)
-    words = text.low[text.clause_start(subject.opening) : subject.head]
-    return any(
-        listed(word, "distributive") and not listed(following, "time-noun")
-        for word, following in pairwise([*words, ""])
-    )
+    # The description follows the last of several nouns: "doctors and nurses in a hallway".
+    while not size and (following := _NEXT_NOUN.match(prompt, end)):
+        noun = following[1].lower()
+        if singular(noun) == noun or not person(noun):
+            break
+        end = following.end()
+    # The children of a family stay unchanged, unlike "her pupils".
+    is_offspring = is_young and not listed(word, "pupil")
+    is_offspring &= listed(text.low[subject.opening], "owner")
+    is_left_unchanged = is_offspring or listed(word, "group-left-unchanged")
+    return Group(end, size, is_young, not is_left_unchanged and not _MANY.search(before))
 
 
 def _size(before: str) -> int | None:
@@ -100,14 +73,8 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     # The number precedes "of" and articles: "five of the".
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)
-    *_, previous, number = ["", "", *re.findall(r"[\w'-]+", clause)]
-    if number.isdigit() and previous[:1].isupper() and previous != "The":
-        return None  # A number after a name belongs to the name: "Apollo 11".
-    number = number.lower()
-    previous = previous.lower()
-    if listed(previous, "inexact") or previous in _sizes():
-        return None  # An inexact number is no size: "about ten", "two or three".
-    return _sizes().get(number)
+    words = re.findall(r"[\w'-]+", clause.lower())
+    return _sizes().get(words[-1]) if words else None
 
 
 @cache

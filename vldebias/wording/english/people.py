@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from vldebias.prompts.english.words import has_listed, is_plural, kinds, listed, singular
+from vldebias.prompts.english.words import is_plural, kinds, listed
 from vldebias.wording.english.is_another import group_mentions, leaves_one_out, why_nobody_else
 from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
 from vldebias.wording.english.is_shown import why_not_shown
@@ -48,32 +48,24 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         for first, stop in names
     )
     subjects: list[PersonPhrase] = []
-    depicted: set[str] = set()
     is_unclear = False
     for i in range(len(text.bare)):
         if not may_be_person(text, i):
             continue
         phrase = _read_phrase(text, i, names, subjects)
-        noun = singular(text.bare[i])
-        if phrase == NOBODY and has_listed(text.low[max(0, i - 4) : i], "statue"):
-            depicted.add(noun)
-        elif noun in depicted and text.before(i) == "the":
-            phrase = NOBODY  # "a statue of a cook. The cook looks angry"
         if isinstance(phrase, PersonPhrase):
             subjects.append(phrase)
-            # In "a Black nurse and a patient", "Black" is not the name of the patient.
-            names = [name for name in names if not phrase.opening <= name[0] <= phrase.head]
-        is_unclear |= phrase == UNCLEAR
-        # "an elder general" is one person
-        is_overlapping = len(subjects) > 1 and subjects[-1].start < subjects[-2].end
-        if is_overlapping or (phrase == UNCLEAR and not is_gendered_noun(text.bare[i])):
+        elif phrase == UNCLEAR and not is_gendered_noun(text.bare[i]):
             return UNCLEAR
-    if not subjects:
-        # An unknown noun may be a person: "a gardner with roses".
-        is_unclear |= any(_is_unknown_noun(text, i) for i in range(len(text.low)))
-        reason = UNCLEAR if is_unclear else NOBODY
-        return "named" if has_names else reason
-    return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)
+        else:
+            is_unclear |= phrase == UNCLEAR
+    if subjects:
+        return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)
+    if has_names:
+        return "named"
+    # An unknown noun may be a person: "a gardner with roses".
+    is_unclear |= any(_is_unknown_noun(text, i) for i in range(len(text.low)))
+    return UNCLEAR if is_unclear else NOBODY
 
 
 def _is_unknown_noun(text: Text, i: int) -> bool:
@@ -101,7 +93,7 @@ def _read_phrase(
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
-    reason = why_not_shown(text, opening - 1, is_bare, i)
+    reason = why_not_shown(text, opening - 1, i)
     # A singular noun without a determiner is a tag ("doctor, 4k") or not a person at all.
     if is_bare:
         start = skip_medium(text, start, i)

@@ -13,13 +13,11 @@ from vldebias.prompts.english.words import (
     adjective,
     base,
     classes,
-    gendered,
     has_gendered_ending,
     has_listed,
     is_inflected,
     is_plural,
     is_proper,
-    kinds,
     listed,
     person,
     singular,
@@ -66,9 +64,7 @@ Persons = Sequence[Sequence[PersonPhrase]]
 
 def is_gendered_noun(word: str) -> bool:
     """Return whether a lower-case word is a gendered noun for a person."""
-    if listed(word, "gendered-noun", "gendered-title") or has_gendered_ending(word):
-        return True
-    return gendered(word) and word.endswith(("man", "men"))
+    return listed(word, "gendered-noun", "gendered-title") or has_gendered_ending(word)
 
 
 # ---- the extent of a phrase
@@ -90,7 +86,7 @@ def extend_left(text: Text, i: int) -> tuple[int, int]:
             if _is_before_phrase(text, start - 1, i):
                 break
             # Values are inserted before the first noun, as in "tired old | police officer".
-            compounds = _is_part_of_noun(text, start, text.low[i])
+            compounds = _is_part_of_noun(text.low[start - 1], text.low[i])
         start -= 1
         if compounds and first_noun == start + 1:
             first_noun = start
@@ -100,11 +96,7 @@ def extend_left(text: Text, i: int) -> tuple[int, int]:
 def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     """Return whether word j is outside of the phrase with head i, such as "the" or "draw"."""
     word = text.low[j]
-    # A missing space ends a phrase, too: "a painting ofa politician".
-    is_joined = word.startswith("of") and not kinds(word)
-    # The verb is outside of the phrase: "learn to become chefs".
-    becomes = listed(word, "becomes") and "n" not in classes(word)
-    if word.endswith(POSSESSIVE) or listed(word, *STOPS, "not-subject") or is_joined or becomes:
+    if word.endswith(POSSESSIVE) or listed(word, *STOPS):
         return True
     # A verb of another person precedes the phrase: "doctor examining patient".
     is_verb = is_inflected(word, "s") and classes(base(word)).startswith("v")
@@ -115,42 +107,31 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
 
 def is_compound(word: str, following: str) -> bool:
     """Return whether two words are known as a compound noun, such as "police officer"."""
-    if listed(f"{word} {singular(following)}", "person-phrase", "pair"):
+    is_pair = listed(f"{word} {singular(following)}", "person-phrase", "pair")
+    return is_pair or classes(f"{word} {following}") in ("c", "p", "n")
+
+
+def _is_part_of_noun(word: str, head: str) -> bool:
+    """Return whether a word is part of the noun, as in "civil engineer" or "swimming coach"."""
+    if not _is_description(word) or listed(word, "occupational"):
         return True
-    return classes(f"{word} {following}") in ("c", "p", "n") and not listed(word, "age")
-
-
-def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
-    """Return whether the word before start is part of the noun, as in "civil engineer"."""
-    word = text.low[start - 1]
-    if not _is_description(word) or listed(word, "occupational", "toy"):
-        return True  # The word specifies the trade: "a wooden toy maker".
-    if is_compound(text.before(start - 1), word):
-        return True  # The word ends a compound: "a red cross | nurse".
-    is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
-    # The gerund is what the person teaches: "swimming coach".
-    return is_gerund and listed(singular(head), "gerund-head")
+    return word.endswith("ing") and listed(singular(head), "gerund-head")
 
 
 def _is_description(word: str) -> bool:
     """Return whether a word describes a noun without classifying it, unlike "ceramic"."""
-    if is_proper(word) or listed(word, "size", "age", "skin", "style-adjective", "relation"):
+    if is_proper(word) or listed(word, "age", "style-adjective", "of-character"):
         return True
     if "-" in word and set("nv").intersection(classes(word.rsplit("-", 1)[1])[:1]):
         return word.endswith(("ed", "-time"))  # "a one-legged pirate", not "a deep-sea welder"
     # A relational adjective tells the kind: "a legal adviser".
-    return listed(word, "of-character") or (adjective(word) and "o" not in classes(word))
+    return adjective(word) and "o" not in classes(word)
 
 
 def skip_medium(text: Text, start: int, i: int) -> int:
-    """Return where a tag starts after words for the medium: "anime style | archer"."""
-    if listed(text.low[i], "art-tag"):
-        return start  # The medium belongs to the profession: "watercolor artist".
+    """Return where a tag starts after words for the medium: "pixel art | archer"."""
     for j in range(i - 1, start - 1, -1):
-        word = text.low[j]
-        # In "style consultant", "style" is not a medium.
-        is_medium = listed(word, "medium") and (j > start or not listed(word, "style-word"))
-        if is_medium or listed(f"{text.before(j)} {word}", "medium"):
+        if listed(text.low[j], "medium") or listed(f"{text.before(j)} {text.low[j]}", "medium"):
             return j + 1
     return start
 
@@ -167,12 +148,11 @@ def place_of_value(
         i: The position of the head.
         has_determiner: Whether a determiner precedes the phrase.
     """
-    if first_noun in (start, i) or "-" in text.low[first_noun]:
+    if first_noun in (start, i):
         return first_noun
     # An adjective before several nouns may belong to the first: "a small business owner".
     is_of_person = [
-        listed(word, "age", "style-adjective", "of-character")
-        or word.endswith(("-old", "-looking"))
+        listed(word, "age", "style-adjective", "of-character") or word.endswith("-old")
         for word in text.low[start:first_noun]
     ]
     if is_of_person[-1] or person(text.low[first_noun]):

@@ -59,8 +59,6 @@ from vldebias.wording.syntax import is_in_capitals
 
 # Pronouns that stand for a person, as in "someone at a desk". There is no noun to modify.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
-# Unlike "the observer", who looks at the picture, one with such an article may be in the picture.
-_ONLOOKER = re.compile(r"\ban? (?:[\w-]+ )?(?:observer|beholder|viewer)\b", re.IGNORECASE)
 
 
 class DescribedPerson(NamedTuple):
@@ -113,13 +111,6 @@ class English(Language):
                 return "stated"
             return _why_nobody(subjects, text)
         words = read_text(text)
-        if len(subjects) > 1 and not attribute.gender:
-            # A baby states its age, and looks like its parents.
-            babies = [s for s in subjects[1:] if listed(singular(words.low[s.head]), "baby")]
-            has_parents = all(listed(words.low[baby.opening], "possessor") for baby in babies)
-            if attribute.kind in ("origin", "skin") and not has_parents:
-                return "not understood"  # "a nurse and a baby"
-            subjects = tuple(subject for subject in subjects if subject not in babies)
         persons = group_mentions(words, subjects)
         is_stated = find_stated(text, persons, attribute)
         found: list[Mention] = []
@@ -133,9 +124,9 @@ class English(Language):
                 person = person._replace(reason="group")
             if not person.reason and any(mention.named for mention in mentions):
                 person = person._replace(reason="named")
-            if found:
-                reason = _reason_of_earlier(words, mentions[0], person, found)
-                person = person._replace(reason=reason)
+            # Facts that fix the value for the first person also fix it for everybody else.
+            if not person.reason and found and found[0].reason.startswith(CONTEXT):
+                person = person._replace(reason=found[0].reason)
             found.append(person)
             n_open += not person.reason
         return tuple(found)
@@ -316,22 +307,6 @@ def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: b
     return Mention(noun, start, subject.end, (place, place), reason, group)
 
 
-def _reason_of_earlier(
-    text: Text, phrase: PersonPhrase, person: Mention, found: Sequence[Mention]
-) -> str:
-    """Return why a person gets no value, which may be the reason for someone before, or ""."""
-    # Both have the same value: "a black man beside another man".
-    is_other = text.low[phrase.opening] == "another" and found[-1].noun == person.noun
-    if is_other and found[-1].reason:
-        return found[-1].reason
-    # Facts that fix the value for the first person also fix it for everybody else who is not
-    # introduced by "and".
-    is_joined = text.low[phrase.opening - 1] in ("and", "plus")
-    if found[0].reason.startswith(CONTEXT) and not is_joined:
-        return person.reason or found[0].reason
-    return person.reason
-
-
 def _leaves(group: Group, attribute: Attribute) -> bool:
     """Return whether a group stays unchanged, because it can neither be mixed nor share a value."""
     if attribute.people == "leave" or not group.mixes:
@@ -359,8 +334,6 @@ def _why_nobody(reason: str, text: str) -> str:
         return reason
     if _PRONOUN.search(text):
         return "pronoun"
-    if _ONLOOKER.search(text):
-        return "not understood"
     return "group" if names_a_group(text) else reason
 
 

@@ -90,9 +90,6 @@ class Scene:
             if fact.first in self._about_picture or self._names_thing(fact):
                 continue
             facts_of_list[fact.name].append(fact)
-            is_in_capitals = self.text.words[fact.first][:2].isupper()
-            if fact.name == "troops-capital" and is_in_capitals:
-                facts_of_list["troops"].append(fact)  # "a GI", not "a karate gi"
         return facts_of_list
 
     def words_about_picture(self, origins: bool, ages: bool) -> set[int]:
@@ -111,47 +108,13 @@ class Scene:
         return words
 
     def _ages_of_others(self) -> set[int]:
-        """Return the positions of words that state the age of a thing or of someone else."""
-        words = set[int]()
-        for age in self._ages_before_nouns():
-            if not self._is_age_of_subject(age):
-                words.update(range(age.first, age.stop))
-        for fact in self._ages:
-            if self._is_said_of_other(fact):
-                words.update(range(fact.first, fact.stop))
-        return words
-
-    def is_for_age(self, i: int) -> bool:
-        """Return whether word i in the subject's phrase is the age of the people they work with.
-
-        Examples are "an elderly care worker" and "a newborn photographer".
-        """
-        is_noun = any(fact.name == "young-person" and fact.first == i for fact in self._ages)
-        if "works-with-age" in self.roles:
-            return is_noun
-        is_before_noun = i + 1 < self.head and self._is_thing(i + 1)
-        if is_before_noun and not adjective(self.text.low[i + 1]):
-            # The age describes the thing before the noun: "a youth orchestra conductor".
-            return is_noun
-        # Phrases of several words for an age, as in "a young adult librarian".
-        phrases = [fact for fact in self._ages if fact.stop - fact.first > 1]
-        return any(fact.first <= i < fact.stop <= self.head + 1 for fact in phrases)
-
-    def _is_said_of_other(self, fact: Fact) -> bool:
-        """Return whether a word for an age describes someone or something other than the subject.
+        """Return the positions of words that state the age of a thing or of someone else.
 
         Examples are "young adult novels" and "a doctor helping a young patient".
         """
-        if self.text.words[fact.first].endswith(_POSSESSIVE):
-            return True  # A possessive is about other people: "a children's librarian".
-        if self.first <= fact.first < self.head:
-            return self.is_for_age(fact.first)
-        if fact.first == self.head or fact.first < self.first or self.text.opens[fact.first]:
-            return False
-        if fact.name == "young-person":
-            # Someone with a young child, as in "her baby", is not old.
-            return not listed(self.text.before(fact.first), "owner")
-        return self._goes_on(fact.stop)
+        ages = [age for age in self._ages_before_nouns() if not self._is_age_of_subject(age)]
+        ages += [age for age in self._ages if age.first > self.head and self._goes_on(age.stop)]
+        return {i for age in ages for i in range(age.first, age.stop)}
 
     # ---- facts by position
 
@@ -180,23 +143,6 @@ class Scene:
         facts = self.facts(*names)
         return any(self.is_in_phrase(fact) or self._describes(fact) for fact in facts)
 
-    def has_own_age(self, name: str) -> bool:
-        """Return whether a word for an age describes the subject, unlike "a young adult novel"."""
-        left_out = self._ages_of_others()
-        for level in self._facts["level"]:
-            # In "a junior high principal", "junior" describes the school.
-            if level.stop - level.first > 1:
-                left_out.add(level.first)
-        for fact in self._facts[name]:
-            if fact.first in left_out:
-                continue
-            if self.is_in_phrase(fact):
-                return True
-            # In "a boss with a new intern", "intern" does not describe the subject.
-            if self._describes(fact) and not self.is_person(fact.stop - 1):
-                return True
-        return False
-
     def has_owned(self, name: str) -> bool:
         """Return whether a fact is about the subject, as in "a nurse with prostate cancer".
 
@@ -206,14 +152,7 @@ class Scene:
 
     def undergoes(self, name: str) -> bool:
         """Return whether the subject has a condition from a list, as in "after a vasectomy"."""
-        owned = [fact for fact in self.facts(name) if self._owner(fact) == self.head]
-        return any(self._follows(fact, "undergoes") for fact in owned)
-
-    def does(self, name: str) -> bool:
-        """Return whether a listed activity follows the subject: "a nurse expecting triplets"."""
-        if not self.text.after(self.head).endswith("ing"):
-            return False
-        return self.head + 1 in {fact.first for fact in self._facts[name]}
+        return any(self._follows(fact, "undergoes") for fact in self.facts(name))
 
     def _follows(self, fact: Fact, name: str) -> bool:
         """Return whether a word from a list is after the subject, within four words of a fact."""
@@ -225,41 +164,10 @@ class Scene:
         facts = self.facts(name)
         return any(has_listed(self._words_before(fact, 4), "at-place") for fact in facts)
 
-    def follows_as_tag(self, fact: Fact) -> bool:
-        """Return whether a fact is a separate clause after the subject: "a doctor, Nigerian"."""
-        is_next = fact.first == self.head + 1 and self.text.opens[fact.first]
-        return is_next and not self.text.after(fact.stop - 1)
-
-    def owns_subject(self, fact: Fact) -> bool:
-        """Return whether a fact is in a possessive before the subject: "a Zulu king's guard"."""
-        owner = self.first - 1
-        if self.text.opens[self.first] or not self.text.words[owner].endswith(_POSSESSIVE):
-            return False
-        return owner - 2 <= fact.first <= owner
-
     def is_from(self, name: str) -> bool:
         """Return whether the subject is from a place in a list, as in "a nurse from Ghana"."""
         facts = [fact for fact in self.facts(name) if "from" in self._words_before(fact, 3)]
         return any(map(self._describes, facts))
-
-    def has_year_before(self, year: int) -> bool:
-        """Return whether numbers such as "1810" or "14th century" date the scene before a year."""
-        return self._year_in_numbers is not None and self._year_in_numbers < year
-
-    def is_set_before(self, year: int) -> bool:
-        """Return whether the scene is set before a year, and not merely about that time.
-
-        "in Victorian London" and "Edo, a teacher" are settings, but "of the Crusades" is not.
-        """
-        if self.has_year_before(year):
-            return True
-        for fact in self._facts["period"]:
-            # The fact starts a clause, is in the subject's phrase or follows "in" or "during".
-            if self.text.opens[fact.first] or self.is_in_phrase(fact):
-                return True
-            if has_listed(self._words_before(fact, 3), "setting"):
-                return True
-        return False
 
     def _words_before(self, fact: Fact, n: int) -> list[str]:
         """Return the n words before a fact."""

@@ -23,10 +23,27 @@ def written(prompt: str) -> str:
         ("could you paint blacksmith", "could you paint female blacksmith"),
         ("can you design beekeeper, flat style", "can you design female beekeeper, flat style"),
         ("i need plumber under a sink", "i need female plumber under a sink"),
+        ("draw me a tailor please", "draw me a female tailor please"),
+        ("please draw beekeeper in a field", "please draw female beekeeper in a field"),
+        ("could u make picture of tailor", "could u make picture of female tailor"),
+        ("can u paint sailor on deck", "can u paint female sailor on deck"),
+        ("pls generate bus driver at the wheel", "pls generate female bus driver at the wheel"),
+        ("i need a picture of a cashier asap", "i need a picture of a female cashier asap"),
         # a label, or a note behind a hyphen
         ("Slide 7 - pilot in cockpit", "Slide 7 - female pilot in cockpit"),
         ("picture of a cobbler - shop", "picture of a female cobbler - shop"),
+        (
+            "Facebook post: makeup artist at a mirror",
+            "Facebook post: female makeup artist at a mirror",
+        ),
+        ("Figure 5: patient taking a pill", "Figure 5: female patient taking a pill"),
+        ("App launch screen - cyclist at a light", "App launch screen - female cyclist at a light"),
+        ("image for chef in a kitchen", "image for female chef in a kitchen"),
         # a medium
+        ("anime baker", "anime female baker"),
+        ("manga detective", "manga female detective"),
+        ("pencil sketch violinist", "pencil sketch female violinist"),
+        ("manga artist at a desk", "female manga artist at a desk"),
         ("cartoon surgeon", "cartoon female surgeon"),
         ("memoji of a butcher", "memoji of a female butcher"),
         ("astronaut sticker", "female astronaut sticker"),
@@ -38,6 +55,18 @@ def written(prompt: str) -> str:
         ("an archtect with plans", "a female archtect with plans"),
         ("paramdic in an ambulance", "female paramdic in an ambulance"),
         ("sketh of a locksmith", "sketh of a female locksmith"),
+        ("a farmer ridng a tractor", "a female farmer ridng a tractor"),
+        ("a painter lookng at a canvas", "a female painter lookng at a canvas"),
+        ("a dancer bowng", "a female dancer bowng"),
+        ("a judge raedin a letter", "a female judge raedin a letter"),
+        # an object without an article
+        ("nurse giving patient a pill", "female nurse giving female patient a pill"),
+        ("waiter serving guest a soup", "female waiter serving female guest a soup"),
+        # a person next to one whose value is stated
+        ("a man learning chess from a lifeguard", "a man learning chess from a female lifeguard"),
+        ("a girl getting a haircut from a barber", "a girl getting a haircut from a female barber"),
+        ("a doctor who has just left the ward", "a female doctor who has just left the ward"),
+        ("a young adult reading", "a young woman reading"),
     ],
 )
 def test_a_person_in_a_plain_prompt_gets_a_value(prompt: str, text: str | None) -> None:
@@ -54,6 +83,12 @@ def test_a_person_in_a_plain_prompt_gets_a_value(prompt: str, text: str | None) 
         "a strainer on a shelf",
         "a windmill in Flanders",
         "an astronaut sticker album",
+        "a firefighter pfp",
+        "a pilot hoodi on a hanger",
+        "an image for nurse website",
+        "make the person in figure 2 smile",
+        "a waiter with three other men",
+        "a surgeon and two other women",
     ],
 )
 def test_a_thing_in_a_plain_prompt_gets_no_value(prompt: str) -> None:
@@ -73,6 +108,10 @@ def test_a_thing_in_a_plain_prompt_gets_no_value(prompt: str) -> None:
         (
             "a crew of sailors hauls a rope",
             "a crew of sailors, both women and men, hauls a rope",
+        ),
+        (
+            "a trainer praising his gymnasts",
+            "a trainer praising his gymnasts, both women and men",
         ),
     ],
 )

@@ -26,6 +26,7 @@ from vldebias.prompts.english.words import (
     person,
     singular,
 )
+from vldebias.wording.english.is_stated_or_named import is_known
 from vldebias.wording.english.phrases import (
     NOBODY,
     UNCLEAR,
@@ -136,7 +137,7 @@ def is_head(text: Text, i: int) -> bool:
     is_counted = listed(text.before(i), "number-word") and not plural
     if (is_counted and not is_gendered_noun(text.bare[i])) or listed(text.low[i], "style-noun"):
         return False
-    if _follows_phrase(after):
+    if _follows_phrase(after) or _is_misspelt_verb(after, text.after(i + 1)):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     return _precedes_verb(text, i) or not _is_before_noun(text, i)
 
@@ -159,6 +160,12 @@ def _follows_phrase(after: str) -> bool:
     if ends_phrase(after) or listed(after, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
     return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
+
+
+def _is_misspelt_verb(word: str, rest: str) -> bool:
+    """Return whether an unknown word may be a verb in -ing: "a plumber fixng a sink"."""
+    is_ending = re.search("[ing]{2,}$", word) is not None
+    return (is_ending or listed(rest, "determiner")) and bool(word) and not is_known(word)
 
 
 def _may_be_adjective(text: Text, i: int) -> bool:
@@ -369,7 +376,9 @@ def is_in_clause(text: Text, i: int) -> bool:
 def _is_tag_of_style(text: Text, start: int, i: int) -> bool:
     """Return whether a tag may describe the picture instead of a person: "oil, master"."""
     noun = singular(text.bare[i])
-    clauses_before = sum(text.opens[1 : start + 1])
+    # The words before a colon are no tag: "Instagram post: makeup artist at work".
+    is_labelled = text.prompt[: text.start[start]].rstrip().endswith(":")
+    clauses_before = 0 if is_labelled else sum(text.opens[1 : start + 1])
     is_style = listed(noun, "style-tag") and (clauses_before or start == i)
     if is_style or (clauses_before and listed(noun, "art-tag")):
         return True

@@ -60,7 +60,12 @@ def _why_not_behind(relation: str, text: Text, where: int, head: int) -> str:
         return _why_not_of(text, where, head)
     if relation == "by":
         return _why_not_by(text.before(where))
-    return _why_not_for(clause) if relation == "for" else _why_not_as(clause, text.after(head))
+    is_bare = not (listed(text.low[where + 1], "determiner") or is_plural(text.bare[head]))
+    return (
+        _why_not_for(clause, is_bare)
+        if relation == "for"
+        else _why_not_as(clause, text.after(head))
+    )
 
 
 def _is_elsewhere(text: Text, where: int, head: int) -> bool:
@@ -94,11 +99,12 @@ def _why_not_double(text: Text, where: int, head: int) -> str:
     return NOBODY if listed(singular(text.low[head]), "tool-sense") else UNCLEAR
 
 
-def _why_not_for(clause: Sequence[str]) -> str:
+def _why_not_for(clause: Sequence[str], is_bare: bool) -> str:
     """Apply `why_not_shown` to "for": "plays for a patient", not "sewing a dress for a nurse"."""
     verbs = [base(word) for word in clause if base(word) != word]
-    # "a profile picture for a gamer" shows the gamer
-    if has_listed(verbs, "serves") or has_listed(clause, "shows-owner"):
+    # "a profile picture for a gamer" and "illustration for nurse" show them.
+    is_pictured = has_listed(clause, "shows-owner", *(["shows-bare"] if is_bare else []))
+    if has_listed(verbs, "serves") or is_pictured:
         return ""
     return UNCLEAR if verbs else NOBODY
 

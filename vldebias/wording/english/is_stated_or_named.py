@@ -347,6 +347,8 @@ def _without_others(
         for subject in mentions if place != number else ():
             # Keep the pronoun in "her assistant", which does not refer to the assistant.
             phrase = range(subject.opening, subject.head + 1)
+            if "other" in text.low[subject.opening : subject.head]:
+                continue  # "a pilot and two other men": the pilot is a man, too.
             words.update(i for i in phrase if text.low[i] not in _PRONOUNS)
     return _without(prompt, text, words)
 

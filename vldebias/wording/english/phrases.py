@@ -14,7 +14,6 @@ from vldebias.prompts.english.words import (
     base,
     classes,
     has_gendered_ending,
-    has_listed,
     is_inflected,
     is_plural,
     is_proper,
@@ -101,8 +100,10 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
     # A verb of another person precedes the phrase: "doctor examining patient".
     is_verb = is_inflected(word, "s") and classes(base(word)).startswith("v")
     if word.endswith("ing"):
-        is_verb = is_plural(text.bare[i]) or not has_listed(text.low, "article")
-    return (is_verb and person(text.before(j))) or (listed(word, "draw") and text.opens[j])
+        is_verb = is_plural(text.bare[i]) or not listed(text.before(j - 1), "article")
+    # "draw archer", "could you draw archer"
+    is_asked = listed(word, "draw") and (text.opens[j] or listed(text.before(j), "asks"))
+    return is_asked or (is_verb and person(text.before(j)))
 
 
 def is_compound(word: str, following: str) -> bool:
@@ -130,6 +131,8 @@ def _is_description(word: str) -> bool:
 
 def skip_medium(text: Text, start: int, i: int) -> int:
     """Return where a tag starts after words for the medium: "pixel art | archer"."""
+    if listed(text.low[i], "art-tag"):
+        return start  # "manga artist"
     for j in range(i - 1, start - 1, -1):
         if listed(text.low[j], "medium") or listed(f"{text.before(j)} {text.low[j]}", "medium"):
             return j + 1

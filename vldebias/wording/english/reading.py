@@ -279,7 +279,10 @@ def _is_unclear_group(
     """
     if not earlier or not person.group or person.group.size:
         return False
-    is_linked = words.before(opening) in ("with", "and", "plus")
+    before = words.before(opening)
+    is_linked = before in ("with", "and", "plus")
+    # "hugging her players" adds a group, too.
+    is_linked |= before.endswith("ing") and listed(words.low[opening], "owner")
     described = earlier[-1].group.end if earlier[-1].group else 0
     return not is_linked or described >= person.end
 

@@ -100,7 +100,7 @@ def _why_not_for(clause: Sequence[str]) -> str:
     # "a profile picture for a gamer" shows the gamer
     if has_listed(verbs, "serves") or has_listed(clause, "shows-owner"):
         return ""
-    return UNCLEAR if verbs else NOBODY
+    return NOBODY if not verbs or has_listed(verbs, "produces") else UNCLEAR
 
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:

@@ -23,7 +23,7 @@ from vldebias.report.result import Result
 ROOT = Path(__file__).parents[1]
 ROUNDING = 1e-6
 # Times, which are not reproducible.
-TIMES = ("seconds", "ms", "milliseconds", "times_a_sort", "ms a step")
+TIMES = ("seconds", "ms", "milliseconds", "ms a step")
 
 
 def replay(name: str) -> Counter[str]:

@@ -43,8 +43,9 @@ def speed() -> str:
         f" {factor:.2f} times open_clip's time at batch 256. The latest rows are from"
         f" {result.date[:10]}. The last column compares the results of both sides: value and"
         " gradient norm for losses (with classes, for rows that share none), the matrix for"
-        " fitting, images that stay unchanged for cross-attention, losses for training, and the"
-        " number of missing answers for labelling."
+        " fitting, the lower ends of intervals, candidates missing after re-ranking, images"
+        " that stay unchanged for cross-attention, losses for training, and the number of missing"
+        " answers for labelling."
         " From `eval/results/bench_speed.json`, which has further sizes and variants."
     )
     return table(*lines, note=note)

@@ -42,14 +42,6 @@ TURNED = [
         "A male gardener kneels among roses, his grandson beside him.",
     ),
     (
-        "a diver",
-        "Rich colors. A diver waits; the crew watches her closely and is with her next to a mast.",
-        "Rich colors. A female diver waits; the crew watches her closely and is with her next to a"
-        " mast.",
-        "Rich colors. A male diver waits; the crew watches him closely and is with him next to a"
-        " mast.",
-    ),
-    (
         "a guard",
         "A guard waves on her round.",
         "A female guard waves on her round.",

@@ -52,8 +52,9 @@ def why_nobody_else(text: Text, subject: PersonPhrase, subjects: Sequence[Person
         return NOBODY if len(subject.words) == 1 else UNCLEAR
     # A definite or general noun may repeat a person: "a swimmer on a rock, the athlete looks".
     is_general = head in ("figure", "character", "being", "subject")
+    is_apposed = subject.opening == last.head + 1  # "a hacker, the main character"
     is_clause = is_next_sentence or text.opens[subject.opening]
-    return UNCLEAR if is_definite and (is_general or is_clause) else ""
+    return UNCLEAR if is_definite and not is_apposed and (is_general or is_clause) else ""
 
 
 # ---- the same person

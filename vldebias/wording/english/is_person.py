@@ -137,7 +137,8 @@ def is_head(text: Text, i: int) -> bool:
     is_counted = listed(text.before(i), "number-word") and not plural
     if (is_counted and not is_gendered_noun(text.bare[i])) or listed(text.low[i], "style-noun"):
         return False
-    if _follows_phrase(after) or _is_misspelt_verb(after, text.after(i + 1)):
+    rest = text.after(i + 1)
+    if _follows_phrase(after, rest) or _is_misspelt_verb(after, rest):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     return _precedes_verb(text, i) or not _is_before_noun(text, i)
 
@@ -155,8 +156,10 @@ def _precedes_verb(text: Text, i: int) -> bool:
     return is_joined and classes(after).startswith("v") and not adjective(text.low[i])
 
 
-def _follows_phrase(after: str) -> bool:
-    """Return whether a noun phrase ends before a given word."""
+def _follows_phrase(after: str, rest: str) -> bool:
+    """Return whether a noun phrase ends before two given words."""
+    if listed(after, "past") and not rest and "n" in kinds(after):
+        return False  # The past form is a noun here: "a DJ set".
     if ends_phrase(after) or listed(after, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
     return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
@@ -337,7 +340,8 @@ def why_no_tag(text: Text, start: int, first_noun: int, i: int) -> str:
     if _is_tag_of_style(text, start, i):
         return UNCLEAR if is_in_clause(text, i) else NOBODY
     # A word for a picture before the noun is the medium: "film still welder".
-    is_style = has_listed(text.low[first_noun:i], "picture") and not listed(text.low[i], "art-tag")
+    is_artist = listed(text.low[i], "art-tag", "thing")
+    is_style = has_listed(text.low[first_noun:i], "picture") and not is_artist
     return UNCLEAR if is_style or _is_credit_tag(text, start, i) else ""
 
 

@@ -106,7 +106,7 @@ def _why_not_for(clause: Sequence[str], is_bare: bool) -> str:
     is_pictured = has_listed(clause, "shows-owner", *(["shows-bare"] if is_bare else []))
     if has_listed(verbs, "serves") or is_pictured:
         return ""
-    return UNCLEAR if verbs else NOBODY
+    return NOBODY if not verbs or has_listed(verbs, "produces") else UNCLEAR
 
 
 def _why_not_as(clause: Sequence[str], after: str) -> str:

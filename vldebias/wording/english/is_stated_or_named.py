@@ -217,7 +217,7 @@ def _is_same_person(text: Text, first: int, stop: int, opening: int, i: int) -> 
 def _names_person_before(text: Text, first: int, i: int) -> bool:
     """Return whether a name that follows word i is the name of the person at word i."""
     before = text.before(first)
-    if text.clause_start(first) == i + 1 and not before:
+    if text.clause_start(first) == i + 1 and (not before or person(before)):
         return True  # A name in apposition belongs to the person: "a soldier, Sergeant Anna Smith".
     # So does a name after "like" or "as": "looks like a young Audrey Hepburn".
     is_also = before == "as" or "like" in text.low[i + 1 : first] or listed(before, "is-also")

@@ -109,7 +109,8 @@ def _is_before_phrase(text: Text, j: int, i: int) -> bool:
 def is_compound(word: str, following: str) -> bool:
     """Return whether two words are known as a compound noun, such as "police officer"."""
     is_pair = listed(f"{word} {singular(following)}", "person-phrase", "pair")
-    return is_pair or classes(f"{word} {following}") in ("c", "p", "n")
+    is_noun = classes(f"{word} {following}") in ("c", "p", "n")
+    return is_pair or (is_noun and not listed(word, "age"))
 
 
 def _is_part_of_noun(word: str, head: str) -> bool:

@@ -269,6 +269,9 @@ def of_papers() -> str:
         if "ours" not in entry:
             continue
         row = row_of(entry["ours"], entry["ours"]["method"])
+        if row.metric == "estimate / truth":  # its interval includes the truth, but also half of it
+            states["undecided"] += 1
+            continue
         if row.change is None or row.better == "neither":  # these have no better direction
             states["without a direction"] += 1
             continue
@@ -277,9 +280,9 @@ def of_papers() -> str:
             low, high = -high, -low
         states["appears" if low > 0 else "contradicts" if high < 0 else "undecided"] += 1
     appears = states["appears"] + states["without a direction"]
-    assert 0.45 < appears / states.total() < 0.55
+    assert 0.35 < appears / states.total() < 0.45
     assert states["undecided"] > 2 * states["contradicts"] > 0
-    return "half of the papers' main effects"
+    return "two fifths of the papers' main effects"
 
 
 CLAIMS = {

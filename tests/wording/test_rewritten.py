@@ -237,7 +237,10 @@ def test_originals_have_to_be_as_many():
 
 
 def test_given_values_are_written_into_rewritten_prompts():
-    rewritten = ["A man, a doctor, talks to a nurse, who nods.", "A soldier, Sergeant John Miller."]
+    rewritten = [
+        "A man, a doctor, talks to a nurse, who nods.",
+        "A quiet soldier, Sergeant John Miller, reads by lamplight.",
+    ]
     original = ["a doctor and a nurse", "a soldier"]
     out = Balancer("gender").write(rewritten, [["female", "male"], ["female"]], original)
     assert out == ["A woman, a doctor, talks to a male nurse, who nods.", rewritten[1]]

@@ -387,7 +387,7 @@ _DECLARED = [
         "paper",
         "the paper's settings",
         "`orth-cali` with lam = 1000 for models, `cali` with lam = 500 for pipelines",
-        "Chuang et al., 2023, Table 7.3 and section 7.5",
+        "Chuang et al., 2023, sections 7.4.1, 7.5 and 7.6",
         "#d37295",
         module="vldebias.methods.presets",
     ),

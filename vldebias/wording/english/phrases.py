@@ -132,8 +132,8 @@ def _is_description(word: str) -> bool:
 
 def skip_medium(text: Text, start: int, i: int) -> int:
     """Return where a tag starts after words for the medium: "pixel art | archer"."""
-    if listed(text.low[i], "art-tag"):
-        return start  # "manga artist"
+    if listed(text.low[i], "art-tag", "shows-owner"):
+        return start  # "manga artist", "cartoon character"
     for j in range(i - 1, start - 1, -1):
         if listed(text.low[j], "medium") or listed(f"{text.before(j)} {text.low[j]}", "medium"):
             return j + 1

@@ -114,8 +114,6 @@ def test_a_plural_that_states_a_gender_is_a_group_for_race(prompt: str) -> None:
 @pytest.mark.parametrize(
     "prompt",
     [
-        "One waiter pours, another serves.",
-        "A skier in red passes another in yellow.",
     ],
 )
 def test_one_of_two_people_gets_no_value(prompt: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from vldebias.prompts.english.words import read_lists
@@ -17,6 +17,9 @@ from vldebias.prompts.english.words import read_lists
 _LISTS = read_lists(Path(__file__).with_suffix(".txt"))
 # Languages without spaces between words.
 _UNSPACED = ("zh", "ja")
+
+
+_compile = partial(re.compile, flags=re.IGNORECASE)
 
 
 def _any_of(entries: Iterable[str]) -> str:
@@ -118,6 +121,7 @@ _NOT_HERE = re.compile(
 
 _LONGEST_SUBJECT = 80  # characters
 _WORD = r"[\w'\u2019-]+"
+_CLAUSE_END = r"[,.;:!?()\[\]\n\u3001\u3002\uff0c\uff1b\u2014\u2013]"
 _NEVER = re.compile("(?!)")
 
 
@@ -164,22 +168,14 @@ class _Absence:
         away = rf"{words('has')}{gap}{between}{words('off')}"
         absent = rf"{words('not')}{gap}{between}{words('here')}"
         # The phrase ends its clause: "a chef has left" but not "a chef has left the kitchen".
-        ends_clause = (
-            rf"{end}(?=\s*(?:[.,;:!?)\]\n\u3001\u3002\uff0c\uff1b]|$|{words('then')}{end}))"
-        )
+        ends_clause = rf"{end}(?=\s*(?:{_CLAUSE_END}|$|{words('then')}{end}))"
         # "On the left" and "looking left" are directions.
-        is_no_direction = r"(?<!\bthe )(?<!\bto )(?<!ing )"
-        self.gone = re.compile(
-            rf"{start}{is_no_direction}(?:(?:{left}|{away}){ends_clause}|{absent}{end})",
-            re.IGNORECASE,
-        )
-        self.behind = re.compile(rf"{start}{words('behind')}{end}", re.IGNORECASE)
-        self.boundary = re.compile(
-            rf"[,.;:!?()\[\]\n\u3001\u3002\uff0c\uff1b\u2014\u2013]|\s-\s|{start}{words('who')}{end}",
-            re.IGNORECASE,
-        )
+        start_of_left = rf"{start}(?<!\bthe )(?<!\bto )(?<!ing )"
+        self.gone = _compile(rf"{start_of_left}(?:{left}|{away}){ends_clause}|{start}{absent}{end}")
+        self.behind = _compile(rf"{start}{words('behind')}{end}")
+        self.boundary = _compile(rf"{_CLAUSE_END}|\s-\s|{start}{words('who')}{end}")
         noun_phrase = rf"\s+(?:{_WORD}\s+){{1,2}}$" if is_spaced else r"\w{1,4}$"
-        self.introduced = re.compile(rf"{start}{words('a')}{noun_phrase}", re.IGNORECASE)
+        self.introduced = _compile(rf"{start}{words('a')}{noun_phrase}")
 
         ends = r".;!?\n\u3002\uff1b\uff01"  # of a sentence
         joins = words("and")
@@ -190,10 +186,9 @@ class _Absence:
             nouns = rf"\s+{article}{_WORD}(?:\s+{joins}\s+{article}{_WORD})*"
         # "Personne" means "nobody" behind a negation.
         nouns += rf"(?:,\s+{words('nobody')}{end}[^{ends},]*)?"
-        rest = rf"[^{ends}]*"
         lacking = rf"(?:{words('without')}|{words('after')}{gap}{between}{words('left')})"
-        self.excludes = re.compile(
-            rf"{start}(?:{words('verb')}{end}{rest}|{lacking}{end}{nouns})", re.IGNORECASE
+        self.excludes = _compile(
+            rf"{start}(?:{words('verb')}{end}[^{ends}]*|{lacking}{end}{nouns})"
         )
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vldebias.prompts.english.words import (
-    base,
-    ends_phrase,
     listed,
     singular,
 )
@@ -96,27 +94,3 @@ def _is_same(text: Text, subjects: Sequence[PersonPhrase], number: int) -> bool:
 def _words_between(text: Text, subjects: Sequence[PersonPhrase], number: int) -> list[str]:
     """Return the words between the previous phrase and a phrase with its determiners."""
     return text.low[subjects[number - 1].head + 1 : subjects[number].opening]
-
-
-# ---- people without a noun phrase
-
-
-def leaves_one_out(text: Text, subjects: Sequence[PersonPhrase]) -> bool:
-    """Return whether a pronoun is a person without a phrase in `subjects`: "hugging someone".
-
-    Args:
-        text: The text.
-        subjects: The noun phrases for people, in order of appearance.
-    """
-    if not {"someone", "somebody"}.isdisjoint(text.low):
-        return True
-    # In "two people, one reading and the other asleep", the group includes both.
-    has_group = any(subject.plural for subject in subjects)
-    return not has_group and any(_is_for_another(text, i) for i in range(len(text.low)))
-
-
-def _is_for_another(text: Text, i: int) -> bool:
-    """Return whether word i is a pronoun for one more person: "one cook stirs, another chops"."""
-    word = text.low[i]
-    after = text.after(i)
-    return word in ("another", "others") and (ends_phrase(after) or base(after) != after)

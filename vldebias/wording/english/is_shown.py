@@ -60,12 +60,10 @@ def _why_not_behind(relation: str, text: Text, where: int, head: int) -> str:
         return _why_not_of(text, where, head)
     if relation == "by":
         return _why_not_by(text.before(where))
+    if relation == "as":
+        return _why_not_as(clause, text.after(head))
     is_bare = not (listed(text.low[where + 1], "determiner") or is_plural(text.bare[head]))
-    return (
-        _why_not_for(clause, is_bare)
-        if relation == "for"
-        else _why_not_as(clause, text.after(head))
-    )
+    return _why_not_for(clause, is_bare)
 
 
 def _is_elsewhere(text: Text, where: int, head: int) -> bool:

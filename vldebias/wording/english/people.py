@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from vldebias.prompts.english.words import is_plural, kinds, listed
-from vldebias.wording.english.is_another import group_mentions, leaves_one_out, why_nobody_else
+from vldebias.prompts.english.words import has_listed, is_plural, kinds, listed
+from vldebias.wording.english.is_another import group_mentions, why_nobody_else
 from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
 from vldebias.wording.english.is_shown import why_not_shown
 from vldebias.wording.english.is_stated_or_named import (
@@ -60,7 +60,9 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         else:
             is_unclear |= phrase == UNCLEAR
     if subjects:
-        return UNCLEAR if leaves_one_out(text, subjects) else tuple(subjects)
+        # "hugging someone" shows a person without a phrase.
+        leaves_one_out = has_listed(text.low, "indefinite-person")
+        return UNCLEAR if leaves_one_out else tuple(subjects)
     if has_names:
         return "named"
     # An unknown noun may be a person: "a gardner with roses".

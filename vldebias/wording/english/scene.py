@@ -311,11 +311,6 @@ class Scene:
                 self._skip_style(i, first, stop, skipped)
             self._skip_tag(first, stop, media, skipped)
             first = stop
-        # Skip everything up to "of" in "a Victorian engraving of a nurse".
-        for i in range(self.first - 1, -1, -1):
-            if self.text.bare[i] == "of" and not media.isdisjoint(range(i - 4, i)):
-                skipped.update(range(i + 1))
-                break
         return skipped
 
     def _skip_tag(self, first: int, stop: int, media: set[int], skipped: set[int]) -> None:
@@ -329,12 +324,6 @@ class Scene:
         about_picture = (media | skipped).intersection(range(first, stop))
         if not about_picture:
             return
-        for i in range(first, stop):
-            names_medium = i + 1 in about_picture
-            owns_medium = self.text.words[i].endswith(("'s", "\u2019s"))
-            may_show_person = not names_medium and not owns_medium
-            if may_show_person and i not in skipped and self.is_person(i):
-                return
         skipped.update(range(first, stop))
 
     def _skip_style(self, i: int, first: int, stop: int, skipped: set[int]) -> None:

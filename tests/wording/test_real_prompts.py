@@ -114,15 +114,6 @@ def test_a_plural_that_states_a_gender_is_a_group_for_race(prompt: str) -> None:
 @pytest.mark.parametrize(
     "prompt",
     [
-    ],
-)
-def test_one_of_two_people_gets_no_value(prompt: str) -> None:
-    assert reason(prompt) == "not understood"
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [
         "A waiter with a plate in one hand and a jug in the other",
         "a smith, an anvil on the other side",
         "two people, one asleep and the other reading",

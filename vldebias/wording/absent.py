@@ -77,9 +77,8 @@ def without_labelled(prompt: str) -> str:
 
 # ---- English
 
-_SHOW, _PERSON, _WITHOUT_WORD, _NEXT, _HERE, _WANTED = (
-    _any_of(_LISTS[f"en-{name}"])
-    for name in ("show", "person", "without", "next", "here", "wanted")
+_SHOW, _PERSON, _WITHOUT_WORD, _NEXT = (
+    _any_of(_LISTS[f"en-{name}"]) for name in ("show", "person", "without", "next")
 )
 # An imperative begins a clause or follows one of these words.
 _IMPERATIVE = (
@@ -105,14 +104,6 @@ _WITHOUT = re.compile(
     rf"((?:\b{_WITHOUT_WORD}|\b(?:clean|clear|rid|strip|empty) [^.,;:\n]{{1,30}} of"
     r"|(?<!\ba )(?<!\ban )(?<!\bthe )\bno)\s+)"
     rf"((?:(?!\b{_NEXT}\b|\b\w+s (?:an?|the|another)\b)[^,.;:!?()\n\[\]])*)",
-    re.IGNORECASE,
-)
-# Phrases about somebody who is not there: "haven't arrived", "not allowed in the shot".
-_NOT_HERE = re.compile(
-    r"\b(?:(?:is|are|was|were|ha[sd]|have|do|does|did|must|should|can|may|will|wo|ca)"
-    r"(?:n['\u2019]?t|['\u2019]t| ?not|\s+never|\s+no longer)|not|no longer)"
-    r"\s+(?:(?:yet|been|to|all|even|be)\s+)*"
-    rf"(?:{_HERE}\b|{_WANTED}(?=\s*(?:[.,;:!?)\]\n]|$|(?:in|here|on|within|anywhere)\b)))",
     re.IGNORECASE,
 )
 
@@ -166,13 +157,13 @@ class _Absence:
         between = rf"(?:(?:{words('has')}|{words('soon')}){gap})*"
         left = rf"{between}{words('left')}(?:{gap}{words('has')})?"
         away = rf"{words('has')}{gap}{between}{words('off')}"
-        absent = rf"{words('not')}{gap}{between}{words('here')}"
+        absent = rf"(?:{words('has')}{gap})*{words('not')}{gap}{between}{words('here')}"
         # The phrase ends its clause: "a chef has left" but not "a chef has left the kitchen".
         ends_clause = rf"{end}(?=\s*(?:{_CLAUSE_END}|$|{words('then')}{end}))"
         # "On the left" and "looking left" are directions.
         start_of_left = rf"{start}(?<!\bthe )(?<!\bto )(?<!ing )"
-        self.gone = _compile(rf"{start_of_left}(?:{left}|{away}){ends_clause}|{start}{absent}{end}")
-        self.behind = _compile(rf"{start}{words('behind')}{end}")
+        self.gone = _compile(rf"{start_of_left}(?:{left}|{away}){ends_clause}")
+        self.behind = _compile(rf"{start}(?:{words('behind')}|{absent}){end}")
         self.boundary = _compile(rf"{_CLAUSE_END}|\s-\s|{start}{words('who')}{end}")
         noun_phrase = rf"\s+(?:{_WORD}\s+){{1,2}}$" if is_spaced else r"\w{1,4}$"
         self.introduced = _compile(rf"{start}{words('a')}{noun_phrase}")
@@ -204,11 +195,10 @@ def without_absent(text: str, code: str) -> str:
     """
     absence = _absence_of(code)
     text = _without_subjects(text, absence.gone, absence.boundary, absence.introduced)
+    text = _without_subjects(text, absence.behind, absence.boundary, _NEVER)
     if code == "en":
-        text = _without_subjects(text, _NOT_HERE, absence.boundary, _NEVER)
         text = _EXCLUDES.sub(end_clause, text)
         return _WITHOUT.sub(lambda found: found[1] + " " * len(found[2]), text)
-    text = _without_subjects(text, absence.behind, absence.boundary, _NEVER)
     return absence.excludes.sub(end_clause, text)
 
 

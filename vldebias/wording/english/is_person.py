@@ -68,10 +68,8 @@ def why_no_person(text: Text, i: int, start: int) -> str:
     """
     if is_plural(text.bare[i]) and has_listed(text.low[start:i], "kinship"):
         return NOBODY  # Relatives of this kind look alike: "twin toddlers".
-    is_baby = listed(text.low[i], "baby")
-    if is_baby and any(map(is_animal, text.low[i + 1 : i + 4])):
-        return NOBODY  # "newborn lamb"
-    may_be_cub = is_baby and any(map(is_animal, text.low[:start]))  # "a monkey with a baby"
+    # "a monkey with a baby"
+    may_be_cub = listed(text.low[i], "baby") and any(map(is_animal, text.low[:start]))
     # Screen captures show mostly text.
     is_text = "screen capture" in " ".join(text.low[:4])
     if may_be_cub or is_text or _is_title(text, i, start):

@@ -308,7 +308,7 @@ class Scene:
             if not self.text.opens[stop]:
                 continue
             for i in range(first, stop):
-                self._skip_style(i, first, stop, skipped)
+                self._skip_style(i, stop, skipped)
             self._skip_tag(first, stop, media, skipped)
             first = stop
         return skipped
@@ -326,7 +326,7 @@ class Scene:
             return
         skipped.update(range(first, stop))
 
-    def _skip_style(self, i: int, first: int, stop: int, skipped: set[int]) -> None:
+    def _skip_style(self, i: int, stop: int, skipped: set[int]) -> None:
         """Skip "in the style of a Victorian engraving", "shot on film", "ukiyo-e style"."""
         word = self.text.bare[i]
         is_behind_subject = i > self.head
@@ -335,12 +335,7 @@ class Scene:
             skipped.update(range(i, stop))
         if not listed(word, "style-opener") or i < self.head:
             return
-        # Skip words that specify the style, too, as in "in the ukiyo-e | style".
-        begin = i
-        earliest = max(first, self.head + 1)
-        while begin > earliest and not ends_phrase(self.text.low[begin - 1]):
-            begin -= 1
-        skipped.update(range(begin, stop))
+        skipped.update(range(i, stop))
 
     # ---- the time of the scene
 

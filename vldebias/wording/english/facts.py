@@ -153,6 +153,6 @@ def find_figures(text: Text) -> list[tuple[int, int]]:
     # Hardly any prompt needs the search, so that it must not slow down the others.
     if _index().words_of_figures.isdisjoint(text.bare):
         return []
-    facts = [fact for fact in find_facts(text) if fact.name == "unique"]
+    figures = [(first, stop) for name, first, stop in find_facts(text) if name == "unique"]
     # "a doctor who smiles" is not Doctor Who.
-    return [fact[1:] for fact in facts if text.words[fact.stop - 1] != "who"]
+    return [(first, stop) for first, stop in figures if text.words[stop - 1] != "who"]

@@ -135,8 +135,7 @@ def is_head(text: Text, i: int) -> bool:
     is_counted = listed(text.before(i), "number-word") and not plural
     if (is_counted and not is_gendered_noun(text.bare[i])) or listed(text.low[i], "style-noun"):
         return False
-    rest = text.after(i + 1)
-    if _follows_phrase(after, rest) or _is_misspelt_verb(after, rest):
+    if _follows_phrase(after, text.after(i + 1)):
         return plural or "a" not in kinds(text.low[i]) or not _may_be_adjective(text, i)
     return _precedes_verb(text, i) or not _is_before_noun(text, i)
 
@@ -160,13 +159,10 @@ def _follows_phrase(after: str, rest: str) -> bool:
         return False  # The past form is a noun here: "a DJ set".
     if ends_phrase(after) or listed(after, "asleep", "tag", "past") or after.startswith("mid-"):
         return True
+    if not is_known(after):
+        # The word may be a verb in -ing with a wrong letter: "a plumber fixng a sink".
+        return re.search("[ing]{2,}$", after) is not None or listed(rest, "determiner")
     return after.endswith("ly") and set(kinds(after)).isdisjoint("nx")
-
-
-def _is_misspelt_verb(word: str, rest: str) -> bool:
-    """Return whether an unknown word may be a verb in -ing: "a plumber fixng a sink"."""
-    is_ending = re.search("[ing]{2,}$", word) is not None
-    return (is_ending or listed(rest, "determiner")) and bool(word) and not is_known(word)
 
 
 def _may_be_adjective(text: Text, i: int) -> bool:

@@ -40,8 +40,14 @@ def why_not_shown(text: Text, where: int, head: int) -> str:
         reason = _why_not_double(text, where, head)
     if reason:
         return reason
-    if relation in ("of", "by", "for", "as"):
-        return _why_not_behind(relation, text, where, head)
+    if relation == "of":
+        return _why_not_of(text, where, head)
+    if relation == "by":
+        return _why_not_by(text.before(where))
+    if relation in ("for", "as"):
+        is_bare = not (listed(text.low[where + 1], "determiner") or is_plural(text.bare[head]))
+        is_for = relation == "for"
+        return _why_not_for(clause, is_bare) if is_for else _why_not_as(clause, text.after(head))
     if _is_elsewhere(text, where, head):
         return NOBODY
     # Unknown words before a copula are a name: "tajo brenn is a singer".
@@ -51,19 +57,6 @@ def why_not_shown(text: Text, where: int, head: int) -> str:
     is_bought = relation == "from" and has_listed(clause, "receives")
     is_unsure |= listed(relation, "unsure-relation") and not is_bought
     return UNCLEAR if is_unsure else ""
-
-
-def _why_not_behind(relation: str, text: Text, where: int, head: int) -> str:
-    """Apply `why_not_shown` to a phrase behind "of", "by", "for" or "as"."""
-    clause = text.low[text.clause_start(where) : where]
-    if relation == "of":
-        return _why_not_of(text, where, head)
-    if relation == "by":
-        return _why_not_by(text.before(where))
-    if relation == "as":
-        return _why_not_as(clause, text.after(head))
-    is_bare = not (listed(text.low[where + 1], "determiner") or is_plural(text.bare[head]))
-    return _why_not_for(clause, is_bare)
 
 
 def _is_elsewhere(text: Text, where: int, head: int) -> bool:

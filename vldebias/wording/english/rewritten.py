@@ -29,7 +29,6 @@ from vldebias.prompts.english.words import (
     is_inflected,
     kinds,
     listed,
-    lists,
     read_lists,
     singular,
 )
@@ -65,9 +64,10 @@ _AGE_PHRASE = re.compile(
     rf"(?:in |at )?(?:{AGE_BEHIND.pattern})",
     re.IGNORECASE,
 )
-_BEARD = rf"(?:(?:an?|his) )?(?:(?!and\b)[\w-]+,? ){{0,4}}?(?:{'|'.join(_LISTS['beard'])})\b"
+_BEARD = "|".join(_LISTS["beard"])
 _WITH_BEARD = re.compile(
-    rf"(?P<link>,? (?:with|and) )(?P<beard>{_BEARD})(?P<more> and )?", re.IGNORECASE
+    rf",? with (?:(?:an?|his) )?(?:(?!and\b)[\w-]+ ){{0,3}}?(?:{_BEARD})\b(?! and\b)",
+    re.IGNORECASE,
 )
 _NOT_UNDERSTOOD = "rewritten: not understood"
 
@@ -154,7 +154,7 @@ class _Figure:
         words: The positions of the words that refer to the figure.
         heads: The positions of its nouns.
         number: The index of the corresponding person in the original prompt, or None.
-        is_plural, is_animal, is_possessed: Whether it is like "three cooks", "a dog" or "his wife".
+        is_plural, is_animal: Whether it is like "three cooks" or "a dog".
         is_certain: Whether it is certain which words refer to this figure.
         side: The gender stated in the text, "female" or "male", or "" if none is stated.
     """
@@ -165,7 +165,6 @@ class _Figure:
     number: int | None = None
     is_plural: bool = False
     is_animal: bool = False
-    is_possessed: bool = field(init=False)
     is_certain: bool = field(default=True, init=False)
     side: str = field(init=False)
 
@@ -174,8 +173,6 @@ class _Figure:
         self.words = [i for i in self.words if not listed(low[i], "gendered-pronoun")]
         sides = [_side_of(_without_ending(low[i])) for i in self.words]
         self.side = next(filter(None, sides), "")
-        opening = max(self.text.clause_start(self.first), self.first - 2)
-        self.is_possessed = has_listed(low[opening : self.first + 1], "possessor")
 
     @property
     def first(self) -> int:
@@ -230,7 +227,7 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return all people and animals in a text, each with the pronouns that refer to them."""
     figures = _figures_of_phrases(text, people)
     pronouns = _add_other_words(text, figures)
-    strangers = [f for f in figures if f.number is None and f.side and not f.is_possessed]
+    strangers = [figure for figure in figures if figure.number is None and figure.side]
     for i in pronouns:
         candidates = _referents(text, figures, i)
         if len(candidates) == 1:
@@ -250,12 +247,9 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     numbers = match(text, persons, people)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
-        # Each phrase for a person who is not in the original may describe someone who is.
-        parts = [[mention] for mention in mentions] if number is None else [mentions]
-        for part in parts:
-            words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
-            heads = [mention.head for mention in part]
-            figures.append(_Figure(text, list(words), heads, number, is_plural=part[0].plural))
+        words = {i for mention in mentions for i in range(mention.opening, mention.head + 1)}
+        heads = [mention.head for mention in mentions]
+        figures.append(_Figure(text, list(words), heads, number, is_plural=mentions[0].plural))
     return figures
 
 
@@ -289,10 +283,9 @@ def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -
     opening = text.low[text.clause_start(stranger.first) : stranger.first]
     is_shown = has_listed(before, "shows") or all(map(adjective, opening))
     for figure in figures:
-        # A later noun between commas may describe the same person: "a woman in a coat, a clerk,".
-        is_clause = text.opens[figure.first] and text.opens[max(figure.heads) + 1]
-        is_later = stranger.first < figure.first and is_clause
-        if figure.can_be(stranger.side) and (is_shown or is_later):
+        # A later noun may describe the same person: "a woman in a coat, a clerk,".
+        is_described = is_shown or stranger.first < figure.first
+        if is_described and figure.can_be(stranger.side):
             figure.is_certain = False
 
 
@@ -300,22 +293,10 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figu
     """Return the figures to which pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
     earlier = [figure for figure in figures if figure.first < i]
-    if not earlier:  # A pronoun may precede its noun: "In her studio, a painter".
-        return [figure for figure in figures[:1] if text.is_same_sentence(i, figure.first)]
-    is_object = text.low[i] in ("him", "her") and not text.after(i)
+    is_object = not text.after(i)
     if not is_object:
         earlier = _figures_of_clause(text, earlier, i) or earlier
-    return _main_figures(text, earlier, i)
-
-
-def _main_figures(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figure]:
-    """Return the figures that pronoun i most likely refers to, rather than animals or relatives."""
-    people = [figure for figure in figures if not figure.is_animal] or figures
-    main = [figure for figure in people if not figure.is_possessed]
-    # In "A guard yawns. A mother stops with her son, and he waves", only the son is near.
-    near = [figure for figure in people if text.is_same_sentence(figure.last_mention(i), i)]
-    is_of_relative = bool(near) and all(figure.is_possessed for figure in near)
-    return people if is_of_relative or not main else main
+    return [figure for figure in earlier if not figure.is_animal] or earlier
 
 
 def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_Figure]:
@@ -323,9 +304,6 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
     opening = i  # the first word of the clause, such as "while" or "who"
     while not text.opens[opening] and not listed(text.low[opening], "opens-clause"):
         opening -= 1
-    if text.low[opening] in ("who", "whose"):
-        # A relative clause is about the noun before it: "a woman who wrings her hands".
-        return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
     # This applies to "leans over the bed of an old woman and holds her hand", but not to "while the
     # coach tapes her gloves", where the gloves may belong to anybody.
     return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]
@@ -391,11 +369,9 @@ def replace_gender(
         if number is None or number not in sides:
             continue
         side = sides[number]
-        if figure.side and (figure.is_plural or side == "mixed"):
-            raise RewrittenPromptError("rewritten: group")
         # A member of a group is mentioned separately: "two cooks; one wipes his brow".
         is_split = figure.is_plural and any(other.number is None for other in figures)
-        is_unknown = bool(figure.side) and side not in ("female", "male")
+        is_unknown = bool(figure.side) and (figure.is_plural or side == "mixed")
         if is_split or is_unknown or not figure.is_certain:
             raise RewrittenPromptError(_NOT_UNDERSTOOD)
         for i in figure.words:
@@ -430,11 +406,8 @@ def _word_of_side(words: Text, i: int, side: str) -> str:
 def _check_names(words: Text) -> None:
     """Raise a RewrittenPromptError if a text names a person, because names imply a gender."""
     for first, stop in find_names(words):
-        # At the start of a sentence, any word has a capital: "Rich colors."
-        is_word = stop - first == 1 and words.sentence[first]
-        is_silent = words.credited[first] or words.silent[first] or is_word
         has_given_name = any("f" in kinds(word) for word in words.bare[first:stop])
-        if not is_silent and has_given_name:
+        if has_given_name and not words.credited[first]:
             raise RewrittenPromptError(f"rewritten: names {' '.join(words.words[first:stop])}")
 
 
@@ -465,13 +438,10 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
         figure = max(figures, key=lambda figure: figure.last_mention(i + 1), default=None)
         if figure is None or figure.number not in sides:
             continue
-        is_in_phrase = i in figure.words
-        if is_in_phrase and _side_of(word):
-            continue  # the word will be replaced
         span = None
         if word in _LISTS["beard"]:
             span = _span_of_beard(text, i)
-        elif word in _LISTS["bearded"] and is_in_phrase:
+        elif word in _LISTS["bearded"] and i in figure.words:
             # In "a tall, bearded man", the comma is removed as well.
             start = text.start[i]
             is_behind_comma = text.prompt[:start].endswith(", ")
@@ -485,29 +455,19 @@ def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int |
 
 def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
     """Return whether a word without a counterpart implies a gender: "beard", "shirtless"."""
-    # The word describes a thing: "a male voice", "blonde hair".
-    is_about_noun = word in _LISTS["of-noun"] and text.after(i)
-    if text.silent[i] or is_about_noun:
-        return False
+    if word in _LISTS["of-noun"] and text.after(i):
+        return False  # The word describes a thing: "a male voice", "blonde hair".
     is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
     return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
 
 
 def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
     """Return the start and end of "with a beard", or None if the beard is used differently."""
-    start = text.start[i]
     if text.after(i) and kinds(text.after(i)).startswith("n"):
         return None  # The noun belongs to a thing: "a beard trimmer".
-    for found in _WITH_BEARD.finditer(text.prompt):
-        words = re.findall(r"[\w-]+", found["beard"].lower())
-        first = re.findall(r"([\w-]+),", found["beard"].lower())  # "long, white", not "wrinkles, a"
-        is_beard = not has_listed(words, "preposition") and all(map(adjective, first))
-        if found.start() < start < found.end("beard") and is_beard:
-            if found["more"] and "with" in found["link"]:
-                # Keep what else the person has: "with a beard and kind eyes".
-                return found.start("beard"), found.end()
-            return found.start(), found.end("beard")
-    return None
+    start = text.start[i]
+    spans = [found.span() for found in _WITH_BEARD.finditer(text.prompt)]
+    return next((span for span in spans if span[0] < start < span[1]), None)
 
 
 def _is_before_noun(words: Text, i: int) -> bool:
@@ -627,15 +587,10 @@ def _words_of_named(words: Text, figures: Sequence[_Figure]) -> set[int]:
 def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bool:
     """Return whether a figure is a named person, as in "Ada, a mother" and "he's a cook"."""
     first = figure.first
-    if figure.is_possessed:
-        return False  # "Ada and her brother"
-    if words.opens[first] and first - 1 in named:
+    if first - 1 in named:
         return True
-    start = words.clause_start(first)
-    subject = words.low[start].removesuffix("'s")
-    is_about_named = start in named or listed(subject, "gendered-pronoun")
-    clause = words.low[start:first]
-    return is_about_named and any(word.endswith("'s") or listed(word, "copula") for word in clause)
+    clause = words.low[words.clause_start(first) : first]
+    return any(word.endswith("'s") or listed(word, "copula") for word in clause)
 
 
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
@@ -681,15 +636,9 @@ def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
         if is_determiner or words.after(i) == "or":  # "his or her hands"
             return "their"
     if word in ("he", "she"):
-        verb = i + 1
-        while re.fullmatch(r"\w+ly|also|then|just|still|never", words.after(verb - 1)):
-            verb += 1
-        for place in (verb, verb + 2):
-            # A second verb after "and" also has the subject: "he jumps and lands".
-            is_joined = place == verb or words.after(verb) in ("and", "or")
-            form = _plural_verb(words.after(place - 1)) if is_joined else ""
-            if form:
-                new[place] = form
+        verb = _plural_verb(words.after(i))
+        if verb:
+            new[i + 1] = verb
     return _gendered_words()[word].neutral
 
 
@@ -700,15 +649,10 @@ def _plural_verb(verb: str) -> str:
     return base(verb) if is_inflected(verb, "s") and "v" in kinds(base(verb)) else ""
 
 
-# "a man and a woman" -> "two people", "a man and two women" -> "three people"
-_NUMBERS = ("one", *lists()["number-word"])
-_NUMBER = "an?|" + "|".join(_NUMBERS)
-_PLURAL = {"person": "people", "child": "children"}
-_NOUN = (
-    "people|person|child(?:ren)?|(?:parent|spouse|sibling|newlywed|partner|youngster|teenager)s?"
-)
-_SUM = re.compile(
-    rf"\b((?:[\w-]+ )*?)({_NOUN}) and (?:({_NUMBER}|another|the) )?((?:[\w-]+ ){{,2}}?)({_NOUN})\b",
+# "a young man and woman" -> "two young people"
+_PLURAL = {"person": "people", "child": "children", "newlywed": "newlyweds"}
+_COUPLE = re.compile(
+    rf"\b(an?|one|the) ([\w-]+ |)({'|'.join(_PLURAL)}) and (?:(?:an?|one|the) \2)?\3\b",
     re.IGNORECASE,
 )
 _AGAIN = re.compile(r"\b(people|children|their|they)( and | or )\1\b", re.IGNORECASE)
@@ -716,7 +660,7 @@ _AGAIN = re.compile(r"\b(people|children|their|they)( and | or )\1\b", re.IGNORE
 
 def _without_repetition(text: str) -> str:
     """Join people who have the same description after their gender was replaced."""
-    text = _AGAIN.sub(lambda found: found[1], _SUM.sub(_joined, text))
+    text = _AGAIN.sub(lambda found: found[1], _COUPLE.sub(_joined, text))
     first = re.search(r"\b(?:an?|one) (?:[\w-]+ )?person\b|\bpeople\b", text, re.IGNORECASE)
     if first is None:
         return text
@@ -724,40 +668,10 @@ def _without_repetition(text: str) -> str:
 
 
 def _joined(found: re.Match[str]) -> str:
-    """Return "three people" for "a person and two people", and other words unchanged."""
-    before, noun, number, adjectives, other = (group or "" for group in found.groups())
-    kept, first_number, described = _split_before_noun(before)
-    person = singular(noun.lower())
-    # In "a little boy and a girl", the adjective describes only one of them.
-    is_shared = adjectives.split() == described or not (number or adjectives)
-    is_same = singular(other.lower()) == person
-    counts = [_count(first_number, noun, person), _count(number.lower(), other, person)]
-    is_counted = all(counts) and sum(counts) <= len(_NUMBERS)
-    if not (is_same and is_shared and is_counted) or (described and not first_number):
-        return found[0]
-    joined = [_NUMBERS[sum(counts) - 1], *described, _PLURAL.get(person, f"{person}s")]
-    if first_number == "the":
-        joined.insert(0, "the")
-    start = "".join(f"{word} " for word in kept)
-    return start + with_capitals_of(found[0][len(start) :], " ".join(joined))
-
-
-def _count(number: str, noun: str, person: str) -> int:
-    """Return the number of people for a number or article and a noun, or 0 if it is unknown."""
-    return _NUMBERS.index(number) + 1 if number in _NUMBERS else int(noun.lower() == person)
-
-
-def _split_before_noun(before: str) -> tuple[list[str], str, list[str]]:
-    """Return earlier words, the number or article of a noun or "", and its adjectives."""
-    words = before.split()
-    low = before.lower().split()
-    start = len(words)
-    while start and adjective(low[start - 1]) and not listed(low[start - 1], "number"):
-        start -= 1
-    number = low[start - 1] if start else ""
-    if number not in (*_NUMBERS, "a", "an", "the"):
-        return words[:start], "", words[start:]
-    return words[: start - 1], number, words[start:]
+    """Return "two people" for "a person and a person"."""
+    number, described, noun = found.groups()
+    two = "the two" if number.lower() == "the" else "two"
+    return with_capitals_of(found[0], f"{two} {described}{_PLURAL[noun.lower()]}")
 
 
 # ---- removing other attributes

@@ -147,6 +147,9 @@ def test_numbers_belong_to_the_noun_behind_them():
         "at 5, engineers leave the office",
         "a photo of five very tired engineers",
         "a group of 4 students",
+        "two or three cooks at a stove",
+        "twenty five cooks at a stove",
+        "at least ten cooks at a stove",
         "half a dozen cooks at a stove",
         "two [cooks] at a stove",
     ]
@@ -154,7 +157,7 @@ def test_numbers_belong_to_the_noun_behind_them():
     for value in balance_prompts(prompts, "gender", seed=0).values:
         counts = list(value.values())
         sizes.append(None if None in counts else sum(counts))
-    assert sizes == [3, None, 5, 4, None, 2]
+    assert sizes == [3, None, 5, 4, None, None, None, None, 2]
 
 
 def test_strength_leaves_its_share_of_groups_unchanged():

@@ -73,8 +73,10 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     # The number precedes "of" and articles: "five of the".
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)
-    words = re.findall(r"[\w'-]+", clause.lower())
-    return _sizes().get(words[-1]) if words else None
+    *_, previous, number = ["", "", *re.findall(r"[\w'-]+", clause.lower())]
+    if listed(previous, "inexact") or previous in _sizes():
+        return None  # An inexact number is no size: "about ten", "two or three".
+    return _sizes().get(number)
 
 
 @cache

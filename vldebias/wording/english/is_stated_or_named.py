@@ -99,7 +99,7 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     is_of_history = word in names_of_history() and not inside
     if is_slug or is_of_history or listed(word, *STOPS, "tag", "draw", "picture"):
         return False
-    if listed(word, "famous"):
+    if listed(word, "famous") or _is_in_full_name(text, i):
         return True
     if not kinds(word).strip("fliu"):
         # "parks" in "a driver parks the bus" is no name.
@@ -111,12 +111,24 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     return text.capital[i] and (inside or not text.sentence[i])
 
 
+def _is_in_full_name(text: Text, i: int) -> bool:
+    """Return whether word i belongs to a full name, even in lower case, as in "john smith"."""
+    first = i if listed(text.low[i], "given-name") else i - 1
+    last = first + 1
+    if first < 0 or text.opens[last] or not listed(text.low[first], "given-name"):
+        return False
+    classes_of_last = kinds(text.bare[last])
+    return "l" in classes_of_last or not classes_of_last
+
+
 def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
     """Return whether a run of words names a person rather than a place, brand or thing."""
     words = text.bare[first:stop]
     if has_listed(words, "no-name") or (len(words) > 1 and listed(words[0], "place-adjective")):
         return False  # Known institutions and places are not people: "New York".
     if any(listed(word, "famous") or "i" in kinds(word) for word in words):
+        return True
+    if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
     has_given_name = "f" in kinds(words[0])
     has_family_name = len(words) > 1

@@ -480,8 +480,6 @@ def _is_before_noun(words: Text, i: int) -> bool:
     """
     after = words.after(i)
     following = words.after(i + 1)
-    if words.opens[i] and following:
-        return True  # At the start of a clause, the pronoun is a determiner: "her round glasses".
     if listed(after, "preposition-or-adjective") and following and not listed(following, *STOPS):
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     if after == "next":

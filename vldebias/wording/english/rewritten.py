@@ -306,6 +306,9 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
     opening = i  # the first word of the clause, such as "while" or "who"
     while not text.opens[opening] and not listed(text.low[opening], "opens-clause"):
         opening -= 1
+    if text.low[opening] == "who":
+        # A relative clause is about the noun before it: "a woman who wrings her hands".
+        return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
     # This applies to "leans over the bed of an old woman and holds her hand", but not to "while the
     # coach tapes her gloves", where the gloves may belong to anybody.
     return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]

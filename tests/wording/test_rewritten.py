@@ -78,6 +78,12 @@ def test_what_was_added_becomes_the_assigned_value(original, rewritten, female, 
 # original, rewritten, as it is for women, as it is for men
 OTHER_PEOPLE = [
     (
+        "a judge",
+        "A judge listens to a woman who wrings her hands.",
+        "A female judge listens to a woman who wrings her hands.",
+        "A male judge listens to a woman who wrings her hands.",
+    ),
+    (
         "a soldier",
         "A soldier hugs his wife and two daughters.",
         "A female soldier hugs her wife and two daughters.",

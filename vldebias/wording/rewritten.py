@@ -45,22 +45,11 @@ def _replace_values(reader: PersonReader, original: str, values: Sequence[Value]
     if json_texts(text) is None and reader.states_in_syntax(text):
         raise RewrittenPromptError("rewritten: stated")
     replaced: list[str] = []
-    problems: list[RewrittenPromptError] = []
-    parts = text.split(NEXT_TEXT)
-    for part in parts:
+    for part in text.split(NEXT_TEXT):
         language = language_of(part)
         if language is None:
             raise RewrittenPromptError("rewritten: unknown language")
-        try:
-            replaced.append(language.replace_values(part, reader.attribute, people))
-        except RewrittenPromptError as problem:
-            # If an image has several texts, one of them may only describe a style.
-            if "no person" not in str(problem) or len(parts) == 1:
-                raise
-            replaced.append(part)
-            problems.append(problem)
-    if len(problems) == len(parts):
-        raise problems[0]
+        replaced.append(language.replace_values(part, reader.attribute, people))
     return NEXT_TEXT.join(replaced)
 
 

@@ -247,9 +247,12 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     numbers = match(text, persons, people)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
-        words = {i for mention in mentions for i in range(mention.opening, mention.head + 1)}
-        heads = [mention.head for mention in mentions]
-        figures.append(_Figure(text, list(words), heads, number, is_plural=mentions[0].plural))
+        # Each phrase for a person who is not in the original may describe someone who is.
+        parts = [[mention] for mention in mentions] if number is None else [mentions]
+        for part in parts:
+            words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
+            heads = [mention.head for mention in part]
+            figures.append(_Figure(text, list(words), heads, number, is_plural=part[0].plural))
     return figures
 
 
@@ -293,8 +296,7 @@ def _referents(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figu
     """Return the figures to which pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
     earlier = [figure for figure in figures if figure.first < i]
-    is_object = not text.after(i)
-    if not is_object:
+    if text.after(i):
         earlier = _figures_of_clause(text, earlier, i) or earlier
     return [figure for figure in earlier if not figure.is_animal] or earlier
 
@@ -304,6 +306,9 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
     opening = i  # the first word of the clause, such as "while" or "who"
     while not text.opens[opening] and not listed(text.low[opening], "opens-clause"):
         opening -= 1
+    if text.low[opening] == "who":
+        # A relative clause is about the noun before it: "a woman who wrings her hands".
+        return [figure for figure in figures if figure.last_mention(i) >= opening - 1]
     # This applies to "leans over the bed of an old woman and holds her hand", but not to "while the
     # coach tapes her gloves", where the gloves may belong to anybody.
     return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]
@@ -478,8 +483,6 @@ def _is_before_noun(words: Text, i: int) -> bool:
     """
     after = words.after(i)
     following = words.after(i + 1)
-    if words.opens[i] and following:
-        return True  # At the start of a clause, the pronoun is a determiner: "her round glasses".
     if listed(after, "preposition-or-adjective") and following and not listed(following, *STOPS):
         raise RewrittenPromptError(_NOT_UNDERSTOOD)
     if after == "next":
@@ -589,8 +592,11 @@ def _describes_named(words: Text, figure: _Figure, named: Collection[int]) -> bo
     first = figure.first
     if first - 1 in named:
         return True
-    clause = words.low[words.clause_start(first) : first]
-    return any(word.endswith("'s") or listed(word, "copula") for word in clause)
+    start = words.clause_start(first)
+    subject = words.low[start].removesuffix("'s")
+    is_about_named = start in named or listed(subject, "gendered-pronoun")
+    clause = words.low[start:first]
+    return is_about_named and any(word.endswith("'s") or listed(word, "copula") for word in clause)
 
 
 def _neutral_noun(words: Text, i: int, new: dict[int, str], is_head: bool) -> str | None:
@@ -636,9 +642,12 @@ def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
         if is_determiner or words.after(i) == "or":  # "his or her hands"
             return "their"
     if word in ("he", "she"):
-        verb = _plural_verb(words.after(i))
-        if verb:
-            new[i + 1] = verb
+        verb = i + 1
+        while re.fullmatch(r"\w+ly|also|then|just|still|never", words.after(verb - 1)):
+            verb += 1
+        form = _plural_verb(words.after(verb - 1))
+        if form:
+            new[verb] = form
     return _gendered_words()[word].neutral
 
 
@@ -650,9 +659,10 @@ def _plural_verb(verb: str) -> str:
 
 
 # "a young man and woman" -> "two young people"
-_PLURAL = {"person": "people", "child": "children", "newlywed": "newlyweds"}
+_PLURAL = {"person": "people", "child": "children"}
 _COUPLE = re.compile(
-    rf"\b(an?|one|the) ([\w-]+ |)({'|'.join(_PLURAL)}) and (?:(?:an?|one|the) \2)?\3\b",
+    r"(?:\b(an?|one|the) ([\w-]+ )?|(?<![\w-] )\b)(person|child|newlywed|parent|spouse|sibling)"
+    r" and (?:(?:an?|one|the) (?(2)\2))?\3\b",
     re.IGNORECASE,
 )
 _AGAIN = re.compile(r"\b(people|children|their|they)( and | or )\1\b", re.IGNORECASE)
@@ -669,9 +679,10 @@ def _without_repetition(text: str) -> str:
 
 def _joined(found: re.Match[str]) -> str:
     """Return "two people" for "a person and a person"."""
-    number, described, noun = found.groups()
+    number, described, noun = (group or "" for group in found.groups())
     two = "the two" if number.lower() == "the" else "two"
-    return with_capitals_of(found[0], f"{two} {described}{_PLURAL[noun.lower()]}")
+    plural = _PLURAL.get(noun.lower(), f"{noun.lower()}s")
+    return with_capitals_of(found[0], f"{two} {described}{plural}")
 
 
 # ---- removing other attributes

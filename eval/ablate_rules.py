@@ -136,7 +136,8 @@ def _clear_caches() -> None:
         if not name.startswith("vldebias.wording"):
             continue
         for value in vars(module).values():
-            if hasattr(value, "cache_clear") and value.__wrapped__.__code__.co_argcount:
+            cached = getattr(value, "__wrapped__", None)
+            if isinstance(cached, types.FunctionType) and cached.__code__.co_argcount:
                 value.cache_clear()
 
 

@@ -136,9 +136,9 @@ def _clear_caches() -> None:
         if not name.startswith("vldebias.wording"):
             continue
         for value in vars(module).values():
-            cached = getattr(value, "__wrapped__", None)
-            if isinstance(cached, types.FunctionType) and cached.__code__.co_argcount:
-                value.cache_clear()
+            if hasattr(value, "cache_clear") and isinstance(value.__wrapped__, types.FunctionType):
+                if value.__wrapped__.__code__.co_argcount:
+                    value.cache_clear()
 
 
 def decide_all(

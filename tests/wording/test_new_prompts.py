@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from eval.fresh_prompts import measure
+from eval.tables import RESULTS
 
 HERE = Path(__file__).parent
 # Share of prompts that must be correct. The rules were corrected on all of these sets.
@@ -32,3 +33,9 @@ def test_at_most_one_percent_of_the_prompts_is_changed_wrongly(name: str) -> Non
     rates = measure([json.loads(line) for line in lines])["rates"]["all"]
     assert rates["wrong edit"]["count"] <= 0.01 * rates["n"]
     assert rates["right"]["count"] >= SETS[name] * rates["n"]
+
+
+def test_the_prompts_by_kind_are_decided_as_their_page_says() -> None:
+    lines = (HERE / "kinds_blind.jsonl").read_text(encoding="utf-8").splitlines()
+    stored = json.loads((RESULTS / "languages" / "kinds_blind.json").read_text(encoding="utf-8"))
+    assert measure([json.loads(line) for line in lines])["rates"] == stored["rates"]

@@ -40,7 +40,7 @@ test-integrations: $(BESIDE)/.ready  ## queries of faiss, qdrant, chroma, LangCh
 		$(BESIDE)/bin/python -m pytest -q -W default -p no:cacheprovider tests/integrations
 
 bench: $(READY)  ## speed compared with what users would use instead, in minutes
-	$(BIN)/python -m eval.benchmarks.speed
+	OMP_NUM_THREADS=1 $(BIN)/python -m eval.benchmarks.speed
 
 docs: $(READY)  ## the documentation, in site/
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file .mkdocs.yml

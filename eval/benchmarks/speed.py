@@ -1,5 +1,6 @@
 """Compare the speed of operations with common alternatives (`make bench`).
 
+export OMP_NUM_THREADS=1                           # for NumPy, whose threads cannot be set later
 python -m eval.benchmarks.speed                    # print the table
 python -m eval.benchmarks.speed --json FILE        # and write it
 python -m eval.benchmarks.speed --only losses,fit  # only some parts; a file keeps its other rows
@@ -16,6 +17,7 @@ For generation, training, labelling and serving, see `eval.benchmarks.overheads`
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 import warnings
@@ -162,7 +164,7 @@ def fits() -> Iterator[Row]:
     """Compare fits with fewer and with more pairs than dimensions."""
     for d in (512, 768, 1024, 2048):
         for pairs in (40, 400, 4000, 40_000):
-            yield fit(d, pairs, repetitions=3 if pairs > 10_000 else 7)
+            yield fit(d, pairs, repetitions=5 if pairs > 10_000 else 7)
 
 
 def fit(d: int, n_pairs: int, n_spurious: int = 8, repetitions: int = 7) -> Row:
@@ -287,6 +289,8 @@ def main() -> int:
         "--only", default=",".join(PARTS), help="comma-separated parts (default: %(default)s)"
     )
     args = options.parse_args()
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        options.error("set OMP_NUM_THREADS=1, so that NumPy also computes on a single thread")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: list[Row] = []

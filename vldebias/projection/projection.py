@@ -45,7 +45,8 @@ _SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding error of float
 _ROUNDED = 1e-8  # maximum rounding error of the 1 on the diagonal of I + X X^T
 _ASYMMETRY = 1e-12  # tolerance for the squared relative asymmetry caused by rounding
 _REMOVED = 1e-13  # a direction counts as removed if a smaller share of it remains
-_BLOCK = 8  # rows per block of a Gram matrix, as a multiple of the width
+# Entries per block of rows for a Gram matrix: 16 MB, which the allocator keeps for the next block.
+_BLOCK = 1 << 21
 
 
 class NothingToRemoveError(InvalidInputError):
@@ -535,8 +536,9 @@ def _weighted_gram(scatters: Sequence[Tensor], lams: Sequence[float]) -> Tensor 
     (width,) = widths
     gram = torch.zeros(width, width, dtype=torch.float64, device=scatters[0].device)
     for values, weight in zip(scatters, _row_weights(scatters, lams), strict=True):
-        # Blocks avoid a copy of all rows.
-        for block in values.split(_BLOCK * width):
+        # Blocks avoid a copy of all rows. With fewer than 2 d rows, adding their products would
+        # take longer than computing them.
+        for block in values.split(max(_BLOCK // width, 2 * width)):
             gram.add_(_gram(_differences(block)), alpha=weight)
     trace = float(gram.trace())
     return gram if trace > 0 and not _is_too_large(trace) else None

@@ -412,12 +412,14 @@ def _meanings(reader: StatementReader, *columns: pd.Series) -> list[np.ndarray]:
 def _doubt_labels(reader: StatementReader, labels: Set[str], meanings: Mapping[str, str]) -> None:
     """Warn if labels are misspelt or belong to another attribute. They count, nevertheless."""
     values = ", ".join(reader.values)
-    others = sorted(labels - meanings.keys())
-    for problem in misspelt([*reader.values, *others], {reader.attribute.set.name: reader.values}):
+    unlisted = sorted(labels - meanings.keys())
+    for problem in misspelt(
+        [*reader.values, *unlisted], {reader.attribute.set.name: reader.values}
+    ):
         warn(f"labels: {problem}", SuspectInputWarning)
-    if others and len(others) == len(labels):
+    if unlisted and len(unlisted) == len(labels):
         warn(
-            f"labels: none is one of {values}, such as {others[0]!r}; choose the prompt set that"
+            f"labels: none is one of {values}, such as {unlisted[0]!r}; choose the prompt set that"
             " they belong to (--attribute)",
             SuspectInputWarning,
         )

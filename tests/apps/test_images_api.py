@@ -124,7 +124,7 @@ def test_several_sets_and_shares_are_supported() -> None:
 
 def test_a_balancer_uses_its_own_settings() -> None:
     upstream = FalseUpstream()
-    balancer = Balancer("gender", people="leave", most=1, seed=3)
+    balancer = Balancer("gender", people="leave", seed=3)
     post(
         images_proxy("http://there/v1", balancer, transport=httpx2.ASGITransport(app=upstream.app)),
         {"prompt": "five engineers"},

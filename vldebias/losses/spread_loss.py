@@ -159,7 +159,7 @@ class _Tile(NamedTuple):
     rows: slice
     columns: slice
 
-    def of(self, matrix: Tensor, block: Block) -> Tensor:
+    def part_of(self, matrix: Tensor, block: Block) -> Tensor:
         """Return the tile's part of a matrix that has the shape of its block."""
         rows = slice(self.rows.start - block.rows.start, self.rows.stop - block.rows.start)
         columns = slice(self.columns.start - block.first, self.columns.stop - block.first)
@@ -263,7 +263,7 @@ class _ClassSums(torch.autograd.Function):
             shift = how.scores(a, b, block, s)
             ctx.shifts.append(shift)
             for tile in tiles_of_block:
-                within = classes.take(tile.of(s, block), tile)
+                within = classes.take(tile.part_of(s, block), tile)
                 if keeps:
                     kept_within.append(within)
             out = s if how.overwrites(shift) else exponentials
@@ -323,7 +323,7 @@ class _ClassSums(torch.autograd.Function):
                     within = list(islice(unread, len(tiles_of_block)))
                 else:
                     how.scores(a, b, block, s)
-                    within = [classes.take(tile.of(s, block), tile) for tile in tiles_of_block]
+                    within = [classes.take(tile.part_of(s, block), tile) for tile in tiles_of_block]
                     if how.overwrites(shift):
                         write_exponentials(s, s, 1.0, shift)
                 if how.overwrites(shift):
@@ -334,7 +334,7 @@ class _ClassSums(torch.autograd.Function):
                     columns = totals[1][:, block.first :], outer[-1][:, block.first :]
                 write_slope(slope, how.terms(s, block), shift, rows, columns, weights)
                 for tile, part in zip(tiles_of_block, within, strict=True):
-                    slope_of_tile = tile.of(slope, block)
+                    slope_of_tile = tile.part_of(slope, block)
                     rows = totals[0][:, tile.rows], outer[0][:, tile.rows]
                     _add_slope_of_positives(slope_of_tile, *rows, part, classes.repels)
                     if how.both:

@@ -382,7 +382,7 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
     table = labelled(["female"] * 20, ["male", "female"] * 10)
     (provenance,) = (p for p in evaluate_edits(table).provenance if p.task == "labels")
     assert any(note.startswith("Skin was not measured") for note in provenance.settings["notes"])
-    del table["before_label"]
+    del table["before_label"], table["after_label"]
     with pytest.raises(MissingPackageError, match=r"faces"):
         evaluate_edits(table)
 

@@ -69,9 +69,9 @@ def _is_elsewhere(text: Text, where: int, head: int) -> bool:
         return True
     # A thing is called a person: "time is a thief", "the sea is a painter".
     clause = text.low[text.clause_start(where) : where]
-    others = [word for word in clause[-3:-1] if not listed(word, "determiner")]
+    modifiers = [word for word in clause[-3:-1] if not listed(word, "determiner")]
     is_thing = "n" in kinds("".join(clause[-1:])) and not listed(clause[-1], *STOPS)
-    return listed(relation, "copula") and is_thing and not others
+    return listed(relation, "copula") and is_thing and not modifiers
 
 
 def _why_not_double(text: Text, where: int, head: int) -> str:

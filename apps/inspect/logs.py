@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError
@@ -56,7 +57,7 @@ def record_of_scores(scores: Sequence[Score], generator: str = "generator") -> R
         ),
         counts=tuple(counts),
         versions=versions(),
-        date="",
+        date=datetime.now(UTC).date().isoformat(),
         measured_by=NOT_STATED,
         licence=NOT_STATED,
     )

@@ -315,3 +315,11 @@ def test_a_weight_of_zero_keeps_the_counts_of_the_quota() -> None:
     assert counts[0] == (codes[quota(candidates, 20)] == 0).sum() == 10
     # The requested sum needs other counts of the labels.
     assert counts[0] != counts[1] != counts[2]
+
+
+def test_one_candidate_whose_group_is_unknown_keeps_its_place() -> None:
+    labels = ["male", "male", None, "male", "female", "female"]
+    order = vldebias.rerank([6, 5, 4, 3, 2, 1], labels=labels, shares="even").tolist()
+    assert order.index(2) == 2
+    assert sorted(order) == [0, 1, 2, 3, 4, 5]
+    assert {order[0], order[1]} & {4, 5}

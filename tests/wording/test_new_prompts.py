@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 SETS = {
     "composed_prompts": 0.95,
     "fresh_kinds": 0.95,
-    "fresh_languages_rewritten": 0.95,
+    "fresh_languages": 0.95,
     "new_prompts_1": 0.95,
     "new_prompts_2": 0.95,
     "held_out_prompts": 0.9,

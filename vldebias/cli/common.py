@@ -182,7 +182,7 @@ class Command(HelpStyle, TyperCommand):
         passed = list(args)
         known = {name for param in self.params for name in param.opts}
         for option in (arg.partition("=")[0] for arg in passed):
-            if option in REMOVED and option not in known:
+            if option.startswith("-") and option in REMOVED and option not in known:
                 ctx.fail(f"No such option: {option}; {REMOVED[option]}")
         try:
             return super().parse_args(ctx, args)

@@ -21,6 +21,12 @@ from vldebias.prompts.english.words import (
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules, words_of_fact
+from vldebias.wording.english.descriptions import (
+    agreeing_form,
+    neutral_text,
+    sides_in,
+    sides_of_words,
+)
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.is_another import group_mentions
 from vldebias.wording.english.is_person import is_head
@@ -32,12 +38,6 @@ from vldebias.wording.english.is_stated_or_named import (
 )
 from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import NOBODY, PersonPhrase
-from vldebias.wording.english.rewritten import (
-    agreeing_form,
-    neutral_text,
-    sides_in,
-    sides_of_words,
-)
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.groups import Group, can_mix
 from vldebias.wording.language import (

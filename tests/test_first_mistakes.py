@@ -40,6 +40,7 @@ def evaluation_without_labels() -> None:
 
 SHARES: Any = {"female": 0.5, "male": 0.5}
 LABELS: Any = "gender"
+ORIGINAL: Any = {"original": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +75,10 @@ def test_a_mistake_in_python_is_named(mistake: Callable[[], object], words: str)
 @pytest.mark.parametrize(
     "mistake",
     [
-        lambda: vldebias.balance_prompts(["a"], "gender", original=["a"]),
-        lambda: Balancer("gender").next(["a"], original=["a"]),
-        lambda: Balancer("gender").at("a", 0, original="a"),
-        lambda: Balancer("gender").write(["a"], [None], original=["a"]),
+        lambda: vldebias.balance_prompts(["a"], "gender", **ORIGINAL),
+        lambda: Balancer("gender").next(["a"], **ORIGINAL),
+        lambda: Balancer("gender").at("a", 0, **ORIGINAL),
+        lambda: Balancer("gender").write(["a"], [None], **ORIGINAL),
     ],
 )
 def test_a_removed_parameter_says_what_to_do_instead(mistake: Callable[[], object]) -> None:

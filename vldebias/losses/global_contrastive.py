@@ -200,8 +200,9 @@ class SogCLR(nn.Module):
         As printed, eq. 14 averages over the rows of the batch with 1/B, but also has a term 1/n. An
         item j is only updated if it is in the batch. Any other row i is then in the batch with
         probability (B - 1) / (n - 1), and the factor (n - 1) / (B - 1) in phi already compensates
-        for that. With 1/B, the expectation would therefore be n/B times eq. 12, and the popularity
-        would be too large by this factor, so this function uses 1/n. The positive pair has weight
+        for that. With 1/B, the expectation would therefore be n/B times the first term of the
+        gradient of eq. 10 (eq. 12 has the same factor), and the popularity would be too large by
+        n/B, so this function uses 1/n. The positive pair has weight
         e^{-zeta_i/tau}, as in eq. 14. Eq. 15, the gradient for the model, uses e^{-xi/tau}.
         """
         margin = -zeta.detach() / self.temperature

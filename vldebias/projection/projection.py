@@ -492,8 +492,10 @@ def _row_weights(scatters: Sequence[Tensor], lams: Sequence[float]) -> list[floa
 
 def _differences(values: Tensor) -> Tensor:
     """Return rows (n, d), or the differences of pairs (n, 2, d), in float64."""
-    values = values.to(torch.float64)
-    return values[:, 0] - values[:, 1] if values.ndim == 3 else values
+    if values.ndim == 2:
+        return values.to(torch.float64)
+    # Subtracting promotes the second half, so only the first half is copied.
+    return values[:, 0].to(torch.float64) - values[:, 1]
 
 
 def _is_finite(values: Tensor) -> bool:

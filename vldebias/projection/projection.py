@@ -527,13 +527,13 @@ def _weighted_rows(matrices: Sequence[Tensor], weights: Sequence[float]) -> Tens
 def _weighted_gram(scatters: Sequence[Tensor], lams: Sequence[float]) -> Tensor | None:
     """Return sum_k lam_k M_k (d, d), or None if it cannot be used.
 
-    That is so if there are at most d rows, whose factors are smaller; if values are not finite or
+    That is so if there are fewer than d rows, whose factors are smaller; if values are not finite or
     widths differ; if the sum is 0; or if rounding would remove I from I + sum_k lam_k M_k.
     """
     widths = {values.shape[-1] for values in scatters}
     # Weights of 0 do not affect the inverse. They are multiplied below, to find NaN.
     count = sum(len(values) for values, lam in zip(scatters, lams, strict=True) if lam > 0)
-    if len(widths) != 1 or count <= max(widths):
+    if len(widths) != 1 or count < max(widths):
         return None
     (width,) = widths
     gram = torch.zeros(width, width, dtype=torch.float64, device=scatters[0].device)

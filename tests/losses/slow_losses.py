@@ -182,7 +182,8 @@ class ItemTemperatures:
             u = self.u[item]
             value += tau * (math.log(u) + self.rho) / b
             carrier = carrier + tau / u * g / b
-            mean = sum(float(score) * math.exp(float(score) / tau) for score in h) / len(h)
+            scores = [float(score.detach()) for score in h]
+            mean = sum(score * math.exp(score / tau) for score in scores) / len(h)
             gradient = math.log(u) + self.rho - mean / (u * tau)
             self.tau[item] = max(tau - self.lr * gradient, self.least)
         return value, carrier

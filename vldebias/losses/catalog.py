@@ -86,7 +86,7 @@ class ISogCLRSettings(SogCLRSettings):
     """Settings for `ISogCLR`."""
 
     kl_radius: float = Field(
-        6.0, gt=0, description="divergence of the negatives' weights from equal ones, in nats."
+        3.0, gt=0, description="divergence of the negatives' weights from equal ones, in nats."
     )
     temperature_lr: float = Field(0.001, ge=0, description="step size of each item's temperature.")
 

@@ -374,7 +374,8 @@ class ISogCLR(SogCLR):
         dataset_size: n, the number of items that `index` refers to.
         temperature: initial tau of every item, above 0.
         gamma: weight of the new estimate in u, in (0, 1].
-        kl_radius: rho, in nats. If it exceeds log(n - 1), every tau falls to the minimum.
+        kl_radius: rho, in nats. It must be below the logarithm of the number of negatives in a
+            batch, or every tau falls to the minimum.
         temperature_lr: step size of tau, >= 0.
         minimum_temperature: lower bound of tau, tau_0 in the paper.
         options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
@@ -394,7 +395,7 @@ class ISogCLR(SogCLR):
         *,
         temperature: float,
         gamma: float = 0.8,
-        kl_radius: float = 6.0,
+        kl_radius: float = 3.0,
         temperature_lr: float = 0.001,
         minimum_temperature: float = 0.005,
         **options: Unpack[BatchOptions],

@@ -527,8 +527,8 @@ def _weighted_rows(matrices: Sequence[Tensor], weights: Sequence[float]) -> Tens
 def _weighted_gram(scatters: Sequence[Tensor], lams: Sequence[float]) -> Tensor | None:
     """Return sum_k lam_k M_k (d, d), or None if it cannot be used.
 
-    That is so if there are fewer than d rows, whose factors are smaller; if values are not finite or
-    widths differ; if the sum is 0; or if rounding would remove I from I + sum_k lam_k M_k.
+    That is so if there are fewer than d rows, whose factors are smaller; if values are not finite
+    or widths differ; if the sum is 0; or if rounding would remove I from I + sum_k lam_k M_k.
     """
     widths = {values.shape[-1] for values in scatters}
     # Weights of 0 do not affect the inverse. They are multiplied below, to find NaN.

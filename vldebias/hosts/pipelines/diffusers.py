@@ -8,9 +8,9 @@ belongs to the negative prompt. The method is replaced on this one pipeline only
 that `del` removes. Modules, adapters, offload hooks and `save_pretrained` are unaffected, and so
 are other pipelines that share the modules.
 
-As in the paper's generation experiments, every token of the prompt is edited and the negative
-prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
-section 7.5 of the thesis). For chat encoders, the end of the turn is used instead, or the last
+As in the authors' code for generation (Chuang et al., 2023; section 7.5 of the thesis), every token
+of the prompt is edited and the negative prompt is not, and edits are fitted on the state of the
+end-of-text token. For chat encoders, the end of the turn is used instead, or the last
 token of the prompt if nothing follows it.
 """
 

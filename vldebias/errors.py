@@ -273,6 +273,14 @@ RENAMED = {
     "SupConLoss": ("SupCon",),
 }
 
+# Names that were removed without a successor, with what to do instead.
+REMOVED = {
+    "wise_ft": (
+        "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
+        " and half way"
+    ),
+}
+
 # Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.
 CLOSE_LABELS = 0.82
 

@@ -11,6 +11,7 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.report.conclusion import Conclusion
 from vldebias.training.changes import (
     change_since_start,
+    compare_checkpoints,
     conclusions_of_training,
     counted,
     fall_below_start,
@@ -213,6 +214,18 @@ def test_without_classes_retrieval_is_watched() -> None:
     unlabelled = {ACCURACY: torch.full((400,), torch.nan)}
     assert change_since_start(unlabelled | before, unlabelled | after) == entry
     assert change_since_start({}, {}) == {}
+
+
+def test_checkpoints_are_compared_by_the_watched_score() -> None:
+    end = {ACCURACY: torch.cat([rows(100, 300), torch.full((9,), torch.nan)])}
+    end[RECALL] = torch.cat([rows(300, 100), torch.full((9,), torch.nan)])
+    half = {ACCURACY: flipped(end[ACCURACY], range(100, 140)), RECALL: 1 - end[RECALL]}
+    compared = compare_checkpoints(end, half)
+    assert compared is not None
+    assert (compared["score"], compared["images"]) == (ACCURACY, 400)
+    assert (compared["end"], compared["halfway"]) == pytest.approx((0.25, 0.35))
+    assert compared["change"] == concluded(end, half)[ACCURACY].change
+    assert compare_checkpoints({}, {}) is None
 
 
 def test_a_model_without_finite_features_is_worse_than_its_start() -> None:

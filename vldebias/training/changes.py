@@ -17,7 +17,7 @@ from vldebias.measure.resampling import (
     wilson_interval,
 )
 from vldebias.report.conclusion import Conclusion, paid, worded
-from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
+from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, moved, verdict
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
 from vldebias.utils.phrases import quantity
@@ -40,6 +40,9 @@ TITLES = {
 WATCHED = ("zero_shot_accuracy", "recall@1 image->text")
 """Scores that show whether training harms the model. The first one that was measured is used, which
 is retrieval if the held-out data have no classes."""
+
+END, HALFWAY = "end", "half way"
+"""Names of the checkpoints between which a run with held-out data chooses."""
 
 # Scores that training is meant to improve.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
@@ -106,17 +109,16 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
         and "NAME change_high"), and "below_start", which is True if the entire interval is below 0.
         It is empty if nothing was scored.
     """
-    for name, old, new, groups in _compared(before, after, {}):
-        measured = _measured(name, old, new, groups) if name in WATCHED else None
-        if measured is not None:
-            change, low, high = measured.change
-            return {
-                f"{name} change": change,
-                f"{name} change_low": low,
-                f"{name} change_high": high,
-                "below_start": measured.verdict == "worse",
-            }
-    return {}
+    measured = _watched_change(before, after)
+    if measured is None:
+        return {}
+    change, low, high = measured.change
+    return {
+        f"{measured.metric} change": change,
+        f"{measured.metric} change_low": low,
+        f"{measured.metric} change_high": high,
+        "below_start": measured.verdict == "worse",
+    }
 
 
 def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]) -> Fall | None:
@@ -144,48 +146,80 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
     }
 
 
-class Halfway(TypedDict):
-    """The watched score of the weights half way between the start and the end of training.
+class Comparison(TypedDict):
+    """The watched score at the end of training and half way between its start and its end.
 
     Attributes:
         score: name of the score.
-        value: its value half way.
-        from_start: change from the starting model, with its 95% interval.
-        from_end: change from the trained model, with its 95% interval.
+        images: number of images.
+        end: score at the end.
+        halfway: score half way.
+        change: change from the end to half way, with its 95% interval.
     """
 
     score: str
-    value: float
-    from_start: Change
-    from_end: Change
+    images: int
+    end: float
+    halfway: float
+    change: Change
 
 
-def halfway_change(
-    start: Mapping[str, Tensor], end: Mapping[str, Tensor], half: Mapping[str, Tensor]
-) -> Halfway | None:
-    """Compare the watched score half way with both ends, or return None if nothing was scored.
+class Checkpoints(TypedDict):
+    """The two checkpoints between which a run chooses, on two halves of the held-out data.
+
+    Attributes:
+        choice: comparison on the half that decides which checkpoint is saved.
+        report: comparison on the other half.
+        end: all scores at the end of training, on that other half.
+        halfway: all scores half way, on that other half.
+    """
+
+    choice: Comparison
+    report: Comparison
+    end: dict[str, float]
+    halfway: dict[str, float]
+
+
+def compare_checkpoints(
+    end: Mapping[str, Tensor], halfway: Mapping[str, Tensor]
+) -> Comparison | None:
+    """Compare the watched score at the end and half way, or return None if nothing was scored.
 
     Args:
-        start: scores (n,) of all images by name, as for `conclusions_of_training`.
-        end: scores (n,) after training, in the same form.
-        half: scores (n,) half way, in the same form.
+        end: scores (n,) of all images by name, as for `conclusions_of_training`.
+        halfway: scores (n,) half way, in the same form.
     """
-    ends = []
-    for other in (start, end):
-        for name, old, new, groups in _compared(other, half, {}):
-            measured = _measured(name, old, new, groups) if name in WATCHED else None
-            if measured is not None:
-                ends.append(measured)
-                break
-    if len(ends) < 2:
+    measured = _watched_change(end, halfway)
+    if measured is None:
         return None
-    from_start, from_end = ends
     return {
-        "score": from_end.metric,
-        "value": from_end.after,
-        "from_start": from_start.change,
-        "from_end": from_end.change,
+        "score": measured.metric,
+        "images": int(end[measured.metric].isfinite().sum()),
+        "end": measured.before,
+        "halfway": measured.after,
+        "change": measured.change,
     }
+
+
+def describe_choice(saved: str, checkpoints: Checkpoints) -> str:
+    """Return a sentence with the scores of both checkpoints on both halves of the held-out data.
+
+    Args:
+        saved: the checkpoint that was saved, "end" or "half way".
+        checkpoints: scores of both checkpoints.
+    """
+    choice = checkpoints["choice"]
+    report = checkpoints["report"]
+    name = TITLES.get(choice["score"], choice["score"])
+    place = "at the end of training"
+    if saved == HALFWAY:
+        place = "half way between the start and the end of training"
+    return (
+        f"saved the weights {place}: {name} is {choice['end']:.3f} at the end and"
+        f" {choice['halfway']:.3f} half way, on {choice['images']:,} held-out images. On the other"
+        f" {report['images']:,}, it is {report['end']:.3f} at the end and"
+        f" {report['halfway']:.3f} half way, a change of {moved(report['change'])}"
+    )
 
 
 def counted(conclusions: Sequence[Conclusion]) -> str:
@@ -219,6 +253,15 @@ def _compared(
         if "zero_shot_accuracy" in before:
             scores = before["zero_shot_accuracy"]
             yield name, scores.numpy(), after["zero_shot_accuracy"].numpy(), groups.numpy()
+
+
+def _watched_change(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Conclusion | None:
+    """Return a conclusion about the first watched score, or None if none was measured."""
+    for name, old, new, groups in _compared(before, after, {}):
+        measured = _measured(name, old, new, groups) if name in WATCHED else None
+        if measured is not None:
+            return measured
+    return None
 
 
 def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclusion | None:

@@ -1,5 +1,6 @@
 """Test which scores are reported as better or worse, with paired intervals."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,9 +12,9 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.report.conclusion import Conclusion
 from vldebias.training.changes import (
     change_since_start,
-    compare_checkpoints,
     conclusions_of_training,
     counted,
+    deciding_score,
     fall_below_start,
     leading,
 )
@@ -216,16 +217,15 @@ def test_without_classes_retrieval_is_watched() -> None:
     assert change_since_start({}, {}) == {}
 
 
-def test_checkpoints_are_compared_by_the_watched_score() -> None:
-    end = {ACCURACY: torch.cat([rows(100, 300), torch.full((9,), torch.nan)])}
-    end[RECALL] = torch.cat([rows(300, 100), torch.full((9,), torch.nan)])
-    half = {ACCURACY: flipped(end[ACCURACY], range(100, 140)), RECALL: 1 - end[RECALL]}
-    compared = compare_checkpoints(end, half)
-    assert compared is not None
-    assert (compared["score"], compared["images"]) == (ACCURACY, 400)
-    assert (compared["end"], compared["halfway"]) == pytest.approx((0.25, 0.35))
-    assert compared["change"] == concluded(end, half)[ACCURACY].change
-    assert compare_checkpoints({}, {}) is None
+def test_accuracy_decides_between_checkpoints_and_the_mean_recall_without_classes() -> None:
+    recalls = {RECALL: 0.25, "recall@5 text->image": 0.75, "positive_score": 0.9}
+    assert deciding_score({ACCURACY: 0.3, **recalls}) == (ACCURACY, 0.3)
+    assert deciding_score(recalls) == ("mean recall", 0.5)
+    # No image has a class.
+    assert deciding_score({ACCURACY: math.nan, **recalls}) == ("mean recall", 0.5)
+    # If features are not finite, the checkpoint must not win.
+    assert deciding_score({ACCURACY: math.nan})[1] == 0
+    assert deciding_score({RECALL: math.nan})[1] == 0
 
 
 def test_a_model_without_finite_features_is_worse_than_its_start() -> None:

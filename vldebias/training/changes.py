@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
@@ -17,10 +18,10 @@ from vldebias.measure.resampling import (
     wilson_interval,
 )
 from vldebias.report.conclusion import Conclusion, paid, worded
-from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, moved, verdict
+from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
-from vldebias.utils.phrases import quantity
+from vldebias.utils.phrases import capitalised, quantity
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int64]
@@ -109,16 +110,17 @@ def change_since_start(before: Mapping[str, Tensor], after: Mapping[str, Tensor]
         and "NAME change_high"), and "below_start", which is True if the entire interval is below 0.
         It is empty if nothing was scored.
     """
-    measured = _watched_change(before, after)
-    if measured is None:
-        return {}
-    change, low, high = measured.change
-    return {
-        f"{measured.metric} change": change,
-        f"{measured.metric} change_low": low,
-        f"{measured.metric} change_high": high,
-        "below_start": measured.verdict == "worse",
-    }
+    for name, old, new, groups in _compared(before, after, {}):
+        measured = _measured(name, old, new, groups) if name in WATCHED else None
+        if measured is not None:
+            change, low, high = measured.change
+            return {
+                f"{name} change": change,
+                f"{name} change_low": low,
+                f"{name} change_high": high,
+                "below_start": measured.verdict == "worse",
+            }
+    return {}
 
 
 def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]) -> Fall | None:
@@ -146,59 +148,39 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
     }
 
 
-class Comparison(TypedDict):
-    """The watched score at the end of training and half way between its start and its end.
+class Checkpoints(TypedDict):
+    """Held-out scores of the two checkpoints between which a run chooses.
 
     Attributes:
-        score: name of the score.
-        images: number of images.
-        end: score at the end.
-        halfway: score half way.
-        change: change from the end to half way, with its 95% interval.
+        score: name of the score that decides.
+        images: number of held-out images that decide.
+        choice: this score of each checkpoint on these images.
+        end: all scores at the end of training, on the other images.
+        halfway: all scores half way between start and end, on the other images.
     """
 
     score: str
     images: int
-    end: float
-    halfway: float
-    change: Change
-
-
-class Checkpoints(TypedDict):
-    """The two checkpoints between which a run chooses, on two halves of the held-out data.
-
-    Attributes:
-        choice: comparison on the half that decides which checkpoint is saved.
-        report: comparison on the other half.
-        end: all scores at the end of training, on that other half.
-        halfway: all scores half way, on that other half.
-    """
-
-    choice: Comparison
-    report: Comparison
+    choice: dict[str, float]
     end: dict[str, float]
     halfway: dict[str, float]
 
 
-def compare_checkpoints(
-    end: Mapping[str, Tensor], halfway: Mapping[str, Tensor]
-) -> Comparison | None:
-    """Compare the watched score at the end and half way, or return None if nothing was scored.
+def deciding_score(scores: Mapping[str, float]) -> tuple[str, float]:
+    """Return the name and value of the score by which checkpoints are compared.
+
+    This is zero-shot accuracy. Without classes, it is the mean of all recalls, as in VSE++ (Faghri
+    et al., 2018), because few pairs can distinguish models by a single recall. The value is 0 if
+    features are not finite.
 
     Args:
-        end: scores (n,) of all images by name, as for `conclusions_of_training`.
-        halfway: scores (n,) half way, in the same form.
+        scores: held-out scores, as returned by `Monitor.summary`.
     """
-    measured = _watched_change(end, halfway)
-    if measured is None:
-        return None
-    return {
-        "score": measured.metric,
-        "images": int(end[measured.metric].isfinite().sum()),
-        "end": measured.before,
-        "halfway": measured.after,
-        "change": measured.change,
-    }
+    accuracy = scores.get("zero_shot_accuracy", math.nan)
+    if math.isfinite(accuracy):
+        return "zero_shot_accuracy", accuracy
+    recalls = [value for name, value in scores.items() if name.startswith("recall")]
+    return "mean recall", float(np.nan_to_num(np.mean(recalls or 0)))
 
 
 def describe_choice(saved: str, checkpoints: Checkpoints) -> str:
@@ -208,17 +190,15 @@ def describe_choice(saved: str, checkpoints: Checkpoints) -> str:
         saved: the checkpoint that was saved, "end" or "half way".
         checkpoints: scores of both checkpoints.
     """
+    name = checkpoints["score"]
     choice = checkpoints["choice"]
-    report = checkpoints["report"]
-    name = TITLES.get(choice["score"], choice["score"])
-    place = "at the end of training"
-    if saved == HALFWAY:
-        place = "half way between the start and the end of training"
+    _, end = deciding_score(checkpoints["end"])
+    _, halfway = deciding_score(checkpoints["halfway"])
     return (
-        f"saved the weights {place}: {name} is {choice['end']:.3f} at the end and"
-        f" {choice['halfway']:.3f} half way, on {choice['images']:,} held-out images. On the other"
-        f" {report['images']:,}, it is {report['end']:.3f} at the end and"
-        f" {report['halfway']:.3f} half way, a change of {moved(report['change'])}"
+        f"weights saved: {saved}. {capitalised(TITLES.get(name, name))} on the"
+        f" {checkpoints['images']:,} held-out images that decide is {choice[END]:.3f} at the end of"
+        f" training and {choice[HALFWAY]:.3f} half way between its start and end; on the other"
+        f" images, it is {end:.3f} and {halfway:.3f}"
     )
 
 
@@ -253,15 +233,6 @@ def _compared(
         if "zero_shot_accuracy" in before:
             scores = before["zero_shot_accuracy"]
             yield name, scores.numpy(), after["zero_shot_accuracy"].numpy(), groups.numpy()
-
-
-def _watched_change(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Conclusion | None:
-    """Return a conclusion about the first watched score, or None if none was measured."""
-    for name, old, new, groups in _compared(before, after, {}):
-        measured = _measured(name, old, new, groups) if name in WATCHED else None
-        if measured is not None:
-            return measured
-    return None
 
 
 def _measured(name: str, before: Floats, after: Floats, groups: Codes) -> Conclusion | None:

@@ -244,9 +244,10 @@ class Monitor:
     ) -> tuple[Self | None, Self | None]:
         """Return two monitors: one reports scores, the other chooses the weights to save.
 
-        Each has a random half of the held-out data. All held-out data are reported if there are
-        fewer than `LEAST_PAIRS` pairs, or with adapters, which have no weights half way. The second
-        monitor is None in this case. Both are None if there is nothing to score.
+        Each has a random half of the held-out data. The second monitor is None, and the first one
+        has all data, if there are fewer than `LEAST_PAIRS` pairs, with adapters, which have no
+        weights half way, or with a learned temperature, as in training from scratch. Both are None
+        if there is nothing to score.
 
         Recall decreases with the number of images, so only compare values for equally many.
 
@@ -271,7 +272,8 @@ class Monitor:
             _report_overlap(data, learned)
         sample = np.random.default_rng(0).permutation(len(data))[: settings.val_items]
         parts = [sample]
-        if len(sample) >= LEAST_PAIRS and settings.tune != "lora":
+        has_half_way = settings.tune != "lora" and not settings.learn_temperature
+        if has_half_way and len(sample) >= LEAST_PAIRS:
             parts = [sample[::2], sample[1::2]]
         monitors = [
             cls.from_data(

@@ -32,8 +32,8 @@ from vldebias.training.changes import (
     Checkpoints,
     Fall,
     change_since_start,
-    compare_checkpoints,
     conclusions_of_training,
+    deciding_score,
     describe_choice,
     fall_below_start,
 )
@@ -275,10 +275,10 @@ class _Run:
             print_line(f"{settings.loss}: {price}")
         if self.monitor is not None:
             print_line(self.monitor.described())
-            if self.choosing is None and settings.tune != "lora":
+            if self.choosing is None:
                 print_line(
-                    "the end of training will be saved, because comparing it with the weights half"
-                    f" way between start and end takes {LEAST_PAIRS} held-out pairs"
+                    "the end of training will be saved; comparing it with the weights half way"
+                    f" takes {LEAST_PAIRS} held-out pairs, and neither LoRA nor learn_temperature"
                 )
         start = f"{self.steps} steps"
         if self.done:
@@ -483,22 +483,21 @@ class HeldOutScores:
         """
         if self.choosing is None or self.start is None:
             return END, None
-        monitors = (self.choosing, self.monitor)
-        rows_at_end = [monitor.rows(towers) for monitor in monitors]
+        score, best = deciding_score(self.choosing(towers))
+        end = self.monitor(towers)
         with self.start.half_way():
-            rows_half_way = [monitor.rows(towers) for monitor in monitors]
-        choice, report = map(compare_checkpoints, rows_at_end, rows_half_way)
-        if choice is None or report is None:
-            return END, None
+            _, value = deciding_score(self.choosing(towers))
+            halfway = self.monitor(towers)
         saved = END
-        if choice["halfway"] >= choice["end"]:
+        if value >= best:
             saved = HALFWAY
             self.start.go_half_way()
         return saved, {
-            "choice": choice,
-            "report": report,
-            "end": self.monitor.summary(rows_at_end[1]),
-            "halfway": self.monitor.summary(rows_half_way[1]),
+            "score": score,
+            "images": len(self.choosing.images),
+            "choice": {END: best, HALFWAY: value},
+            "end": end,
+            "halfway": halfway,
         }
 
 

@@ -17,7 +17,7 @@ def test_a_picture_names_the_loss_and_the_main_scores(tmp_path: Path) -> None:
     # matplotlib writes each text as a comment above its shapes.
     assert "<!-- loss: rince, which may be negative -->" in picture
     assert "<!-- zero-shot accuracy -->" in picture
-    assert "<!-- zero-shot accuracy, half way between start and end -->" in picture
+    assert "<!-- zero-shot accuracy, half way -->" in picture
     assert "recall@10" not in picture
     write_curves(history[:1], {}, {}, tmp_path, "info_nce")
     picture = (tmp_path / name).read_text()

@@ -48,10 +48,10 @@ def write_curves(
             steps = [0.0, *(entry["step"] + 1 for entry in scored)]
             scores = [before[name], *(entry[name] for entry in scored)]
             title = TITLES.get(name, name)
-            axes[1].plot(steps, scores, marker=".", label=title)
+            (line,) = axes[1].plot(steps, scores, marker=".", label=title)
             if name in half_way:
-                label = f"{title}, half way between start and end"
-                axes[1].plot(steps[-1], half_way[name], "k*", label=label)
+                star = {"marker": "*", "color": line.get_color(), "linestyle": ""}
+                axes[1].plot(steps[-1], half_way[name], label=f"{title}, half way", **star)
         if before:
             axes[1].set_title("scores on held-out data")
             axes[1].legend(fontsize="small")

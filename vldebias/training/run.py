@@ -239,7 +239,8 @@ class _Run:
             weights = PairWeights(scores.index, right.weights)
             line = (
                 f"keep auto: about {right.share:.0%} of the {len(scores.index):,} captions are"
-                " right; each pair counts by its probability of being one of them"
+                " right, as far as this model reads them; each pair counts by its probability of"
+                " being one of them"
             )
         else:
             kept = scores.best(keep)

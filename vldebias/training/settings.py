@@ -134,8 +134,8 @@ class DataSettings(_Settings):
     val_data: str | None = Field(None, description="Held-out data. Default: the same as data.")
     val_split: str | None = Field(
         None,
-        description="Held-out split to score, such as val. Default: the held-out split of a named"
-        " data set, else none.",
+        description="Held-out split to score and to choose the saved weights, such as val. Default:"
+        " the held-out split of a named data set, else none.",
     )
     val_items: int = Field(2000, ge=1, description="Maximum number of held-out pairs to score.")
     group: str | None = Field(

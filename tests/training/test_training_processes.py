@@ -167,7 +167,7 @@ def test_two_processes_end_with_the_weights_of_one_process_with_the_joint_batch(
     launch(tmp_path, {**JOINT, "batch_size": "8"}, launcher)
     outcome = json.loads((tmp_path / "run.json").read_text())
     assert outcome["processes"] == {"number": 2, "kind": "MULTI_CPU"}
-    assert outcome["saved"] == "half way"
+    assert outcome["checkpoints"]["saved"] == "half way"
     # Adam's steps depend on the sign of the gradient and are therefore discontinuous near 0.
     assert apart(weights(tmp_path), single) < 0.02 * apart(single, start())
 

@@ -367,7 +367,7 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
         # The saved checkpoint has the scores after training.
         del stages["after"]
         for name, scores in (("end", checkpoints["end"]), ("half way", checkpoints["halfway"])):
-            stages[f"{name} (saved)" if name == outcome["saved"] else name] = scores
+            stages[f"{name} (saved)" if name == checkpoints["saved"] else name] = scores
     stages["debiased"] = outcome.get("debiased")
     stages = {stage: scores for stage, scores in stages.items() if scores}
     conclusion_of_score = {conclusion.metric: conclusion for conclusion in conclusions}

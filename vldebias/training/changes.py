@@ -152,6 +152,7 @@ class Checkpoints(TypedDict):
     """Held-out scores of the two checkpoints between which a run chooses.
 
     Attributes:
+        saved: the checkpoint that is saved, "end" or "half way".
         score: name of the score that decides.
         images: number of held-out images that decide.
         choice: this score of each checkpoint on these images.
@@ -159,6 +160,7 @@ class Checkpoints(TypedDict):
         halfway: all scores half way between start and end, on the other images.
     """
 
+    saved: str
     score: str
     images: int
     choice: dict[str, float]
@@ -183,19 +185,14 @@ def deciding_score(scores: Mapping[str, float]) -> tuple[str, float]:
     return "mean recall", float(np.nan_to_num(np.mean(recalls or 0)))
 
 
-def describe_choice(saved: str, checkpoints: Checkpoints) -> str:
-    """Return a sentence with the scores of both checkpoints on both halves of the held-out data.
-
-    Args:
-        saved: the checkpoint that was saved, "end" or "half way".
-        checkpoints: scores of both checkpoints.
-    """
+def describe_choice(checkpoints: Checkpoints) -> str:
+    """Return a sentence with the scores of both checkpoints on both halves of the held-out data."""
     name = checkpoints["score"]
     choice = checkpoints["choice"]
     _, end = deciding_score(checkpoints["end"])
     _, halfway = deciding_score(checkpoints["halfway"])
     return (
-        f"weights saved: {saved}. {capitalised(TITLES.get(name, name))} on the"
+        f"weights saved: {checkpoints['saved']}. {capitalised(TITLES.get(name, name))} on the"
         f" {checkpoints['images']:,} held-out images that decide is {choice[END]:.3f} at the end of"
         f" training and {choice[HALFWAY]:.3f} half way between its start and end; on the other"
         f" images, it is {end:.3f} and {halfway:.3f}"

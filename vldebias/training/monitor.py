@@ -264,17 +264,14 @@ class Monitor:
         if not settings.has_held_out:
             return None, None
         data = open_images(settings, held_out=True)
-        if not isinstance(data, ImageData):
-            return None, None
-        if settings.label is None and not data.captions:
+        if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
             return None, None
         if isinstance(learned, ImageData):
             _report_overlap(data, learned)
         sample = np.random.default_rng(0).permutation(len(data))[: settings.val_items]
-        parts = [sample]
-        has_half_way = settings.tune != "lora" and not settings.learn_temperature
-        if has_half_way and len(sample) >= LEAST_PAIRS:
-            parts = [sample[::2], sample[1::2]]
+        parts = [sample[::2], sample[1::2]]
+        if len(sample) < LEAST_PAIRS or settings.tune == "lora" or settings.learn_temperature:
+            parts = [sample]
         monitors = [
             cls.from_data(
                 data[np.sort(part)],  # keep the order of the data

@@ -79,7 +79,6 @@ class Outcome(TypedDict):
     format_version: int
     before: dict[str, float]
     after: dict[str, float]
-    saved: str
     checkpoints: Checkpoints | None
     debiased: dict[str, float]
     below_start: Fall | None
@@ -321,11 +320,10 @@ class _Run:
         settings = self.settings
         folder = self.folder
         saved = END
-        checkpoints: Checkpoints | None = None
-        if self.held_out is not None:
-            saved, checkpoints = self.held_out.choose(self.towers)
+        checkpoints = None if self.held_out is None else self.held_out.choose(self.towers)
         if checkpoints is not None:
-            self.note = describe_choice(saved, checkpoints)
+            saved = checkpoints["saved"]
+            self.note = describe_choice(checkpoints)
             self.progress.print_line(self.note)
         self.towers.set_temperature(self.objective.temperature, self.objective.bias)
         save_model(
@@ -359,7 +357,6 @@ class _Run:
             FORMAT: 1,
             "before": before,
             "after": after,
-            "saved": saved,
             "checkpoints": checkpoints,
             "debiased": debiased,
             "below_start": fall_below_start(conclusions, history),
@@ -473,17 +470,17 @@ class HeldOutScores:
         )
         return self.monitor.summary(self.rows_before), self.monitor.summary(rows), conclusions
 
-    def choose(self, towers: Towers) -> tuple[str, Checkpoints | None]:
+    def choose(self, towers: Towers) -> Checkpoints | None:
         """Leave the better of the end and half way in the model, or half way if they are equal.
 
         Args:
             towers: the model after training.
 
         Returns:
-            "end" or "half way", and the scores of both, or None if they were not compared.
+            Which of the two it is and the scores of both, or None if there is no choice.
         """
         if self.choosing is None or self.start is None:
-            return END, None
+            return None
         score, best = deciding_score(self.choosing(towers))
         end = self.monitor(towers)
         with self.start.half_way():
@@ -493,7 +490,8 @@ class HeldOutScores:
         if value >= best:
             saved = HALFWAY
             self.start.go_half_way()
-        return saved, {
+        return {
+            "saved": saved,
             "score": score,
             "images": len(self.choosing.images),
             "choice": {END: best, HALFWAY: value},

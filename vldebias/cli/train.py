@@ -361,14 +361,14 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
     from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES
 
-    stages = {"before": outcome.get("before"), "after": outcome.get("after")}
+    stages = {"before": outcome.get("before", {}), "after": outcome.get("after", {})}
     checkpoints = outcome.get("checkpoints")
     if checkpoints is not None:
         # The saved checkpoint has the scores after training.
         del stages["after"]
         for name, scores in (("end", checkpoints["end"]), ("half way", checkpoints["halfway"])):
             stages[f"{name} (saved)" if name == checkpoints["saved"] else name] = scores
-    stages["debiased"] = outcome.get("debiased")
+    stages["debiased"] = outcome.get("debiased", {})
     stages = {stage: scores for stage, scores in stages.items() if scores}
     conclusion_of_score = {conclusion.metric: conclusion for conclusion in conclusions}
     rows = []

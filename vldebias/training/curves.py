@@ -50,8 +50,9 @@ def write_curves(
             title = TITLES.get(name, name)
             (line,) = axes[1].plot(steps, scores, marker=".", label=title)
             if name in half_way:
-                star = {"marker": "*", "color": line.get_color(), "linestyle": ""}
-                axes[1].plot(steps[-1], half_way[name], label=f"{title}, half way", **star)
+                color = line.get_color()
+                label = f"{title}, half way"
+                axes[1].plot(steps[-1], half_way[name], "*", color=color, label=label)
         if before:
             axes[1].set_title("scores on held-out data")
             axes[1].legend(fontsize="small")

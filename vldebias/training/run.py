@@ -319,15 +319,15 @@ class _Run:
         """Write all files except the checkpoint, and return the contents of run.json."""
         settings = self.settings
         folder = self.folder
-        saved = END
+        weights = END
         checkpoints = None if self.held_out is None else self.held_out.choose(self.towers)
         if checkpoints is not None:
-            saved = checkpoints["saved"]
+            weights = checkpoints["saved"]
             self.note = describe_choice(checkpoints)
             self.progress.print_line(self.note)
         self.towers.set_temperature(self.objective.temperature, self.objective.bias)
         save_model(
-            self.towers, folder / MODEL, scope=settings.tune, name=settings.model, weights=saved
+            self.towers, folder / MODEL, scope=settings.tune, name=settings.model, weights=weights
         )
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}

@@ -170,7 +170,7 @@ class _Run:
 
     starting_scores: StartingScores | None = None
     held_out: HeldOutScores | None = None
-    note = ""  # sentence about the weights that were saved
+    note: str = ""  # sentence about the weights that were saved
 
     def __init__(
         self,
@@ -320,7 +320,9 @@ class _Run:
         settings = self.settings
         folder = self.folder
         weights = END
-        checkpoints = None if self.held_out is None else self.held_out.choose(self.towers)
+        checkpoints: Checkpoints | None = None
+        if self.held_out is not None:
+            checkpoints = self.held_out.choose(self.towers)
         if checkpoints is not None:
             weights = checkpoints["saved"]
             self.note = describe_choice(checkpoints)

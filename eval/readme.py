@@ -89,6 +89,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/fine-tuning.md": {
         "choices": training.choices,
+        "saved": training.saved,
     },
     "docs/explanation/intervals.md": {
         "covered_by_kind": evidence.covered_by_kind,

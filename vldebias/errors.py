@@ -286,6 +286,10 @@ REMOVED = {
     "--original-column": _BALANCE_FIRST,
     "vldebias_original": _BALANCE_FIRST,
     "x-vldebias-original": _BALANCE_FIRST,
+    "wise_ft": (
+        "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
+        " and half way"
+    ),
 }
 
 # Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.

@@ -253,9 +253,9 @@ def of_losses() -> str:
     ]
     start = {row.subset: row.value for row in rows if row.method == "not trained"}
     gains = [row.value - start[row.subset] for row in rows]
-    assert len(gains) == 120
-    assert 0.005 < max(gains) < 0.015
-    return "training gained at most a point of recall"
+    assert len(gains) == 180
+    assert 0.015 < max(gains) < 0.02
+    return "training gained at most two points of recall"
 
 
 def of_intervals() -> str:
@@ -290,8 +290,6 @@ CLAIMS = {
     "docs/how-to/balance-prompts.md": of_balancing_anywhere,
     "docs/explanation/results.md": of_results,
     "docs/methods/search.md": of_search,
-    "docs/explanation/losses.md": of_losses,
-    "docs/fine-tuning.md": of_losses,
     "docs/explanation/intervals.md": of_intervals,
     "docs/explanation/papers.md": of_papers,
 }
@@ -315,7 +313,7 @@ def readme() -> str:
 
 @pytest.mark.parametrize("claim", [of_losses, of_rerank], ids=lambda claim: claim.__name__)
 def test_other_pages_have_the_same_figures(claim: Callable[[], str]) -> None:
-    page = "docs/how-to/rerank.md" if claim is of_rerank else "README.md"
+    page = "docs/how-to/rerank.md" if claim is of_rerank else "docs/fine-tuning.md"
     assert claim() in " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 

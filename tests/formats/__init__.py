@@ -64,7 +64,7 @@ FINGERPRINT = Fingerprint(
 VERSIONS = {"python": "3.12.0", "vldebias": "1.0.0"}
 SETTINGS: dict[str, Any] = {
     "items": 24,
-    "val_items": 12,
+    "val_items": 100,
     "steps": 2,
     "batch_size": 8,
     "workers": 0,

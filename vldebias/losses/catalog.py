@@ -242,10 +242,9 @@ class Loss:
 
 
 ADVICE = (
-    "Start with info_nce. If the weights are pretrained, add --set keep=auto, and train only for a"
-    " domain that is new to the model: on a domain that it knows, training gained at most a point"
-    " of recall. If captions are class names, try gce. Use rince only if it wins on your own"
-    " held-out data."
+    "Start with info_nce. Train pretrained weights only for a domain that is new to them, with"
+    " --val-split, which saves the better of the end and half way. If captions are class names, try"
+    " gce. Use rince only if it wins on your own held-out data."
 )
 """Advice on which loss to use, repeated word for word in the documentation."""
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)

@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vldebias.data.label_values import CLASS, names_no_group
 from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.hosts.edits import IMAGE
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Problem
-from vldebias.methods.reference import CLASS
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
@@ -194,13 +194,14 @@ def class_labels(problem: Problem, prompt_set: PromptSet) -> Codes | None:
     names = [name.casefold() for name in prompt_set.class_names]
     codes = []
     for label, count in column.counts.items():
-        if count and label.casefold() not in names:
+        is_known = count > 0 and not names_no_group(label)
+        if is_known and label.casefold() not in names:
             raise InvalidInputError(
                 f"reference: got the label {label!r} under {CLASS!r}; expected the names of the"
                 f" classes of {prompt_set.name}, {list(prompt_set.class_names)};"
                 f" {did_you_mean(label, prompt_set.class_names)}"
             )
-        codes.append(names.index(label.casefold()) if count else -1)
+        codes.append(names.index(label.casefold()) if is_known else -1)
     labels: Codes = np.array([*codes, -1])[column.codes]
     return labels if (labels >= 0).any() else None
 

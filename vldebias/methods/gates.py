@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vldebias.data.label_values import CLASS
 from vldebias.data.labels import Labels
 from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
@@ -29,7 +30,7 @@ from vldebias.methods.equalise import ImageSplit, UnusableReferenceError, foreig
 from vldebias.methods.folds import FEWEST, image_folds, text_folds
 from vldebias.methods.method import EditMethod, Problem
 from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
-from vldebias.methods.reference import CLASS, stating, zero_shot
+from vldebias.methods.reference import stating, zero_shot
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet

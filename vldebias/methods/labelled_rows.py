@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from vldebias.data.label_values import CLASS
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Problem
-from vldebias.methods.reference import CLASS, place_of, stating, zero_shot
+from vldebias.methods.reference import place_of, stating, zero_shot
 from vldebias.prompts import PromptSet
 
 if TYPE_CHECKING:

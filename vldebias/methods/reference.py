@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from vldebias.typing import ColumnLike, Features
 
 _ROWS = 1024  # number of feature rows read at once
-CLASS = "class"
-"""Key of the labels that name each reference image's class (`Reference.labels`)."""
 
 Array = Tensor | NDArray[np.floating]
 

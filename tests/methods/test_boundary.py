@@ -234,6 +234,12 @@ def test_a_label_that_names_no_class_is_refused() -> None:
         fitted(Reference(rows, labels={"class": labels}))
 
 
+def test_images_of_another_width_are_refused() -> None:
+    rows = normalize(normal(200, DIM + 1), dim=1)
+    with pytest.raises(InvalidInputError, match="embed both with the same model"):
+        fitted(rows)
+
+
 def test_the_boundary_moves_although_text_alone_declines() -> None:
     texts, prompt_set = trees()
     rows, _ = pictures(400, 1)

@@ -319,7 +319,9 @@ def _with_boundary(problem: Problem, role: str, by_text: Edit) -> Edit:
     if choice is None:
         reason += " Too few prompts state two values to test the edit that is fitted to text."
         return edit.with_provenance(choice=_choice(problem, edit, reason, None))
-    reason += f" {choice.reason}"
+    # Moving the boundary does not remove the attribute.
+    no_edit = "No edit of the attribute: " if by_text.method == NOTHING else ""
+    reason += f" {no_edit}{choice.reason}"
     return edit.with_provenance(choice=_choice(problem, edit, reason, choice.change))
 
 

@@ -7,8 +7,9 @@ Sections that are not named keep their rows. A default changes only with this ta
 a default is clearly behind a rival on a family's mean, and the page does not say why.
 
     classification  Worst-group accuracy with words for classes that were chosen at random, in two
-                    random halvings each: one half is the reference, the other is measured. On
-                    renders, the birds and hair of the miniature world, for three references.
+                    random halvings each: one half is the reference, the other is measured. If a
+                    class is rare, it is a tenth of the reference. On renders, the birds and hair of
+                    the miniature world, for three references.
     search          MaxSkew above chance, k a twentieth of a gallery, in even galleries and in
                     galleries in which one value has a share of 20%.
     training        R@10 of the runs in eval/results/fine_tuning.json.
@@ -214,6 +215,18 @@ def celebrities() -> Iterator[Classifier]:
         yield Classifier(" / ".join(classes), data.texts, prompt_set, halves(images))
 
 
+def uneven_celebrities() -> Iterator[Classifier]:
+    """Yield the pairs of `celebrities`, with references in which one class is a tenth."""
+    for number, cell in enumerate(celebrities()):
+        splits = []
+        for reference, gallery in cell.splits:
+            is_rare = reference.classes == number // 2 % 2
+            rare = np.flatnonzero(is_rare)[: (~is_rare).sum() // 9]
+            rows = np.sort(np.concatenate([rare, np.flatnonzero(~is_rare)]))
+            splits.append((reference.take(rows), gallery))
+        yield replace(cell, splits=splits)
+
+
 FACES = {
     "gender": {"male": "A photo of a male ", "female": "A photo of a female "},
     "age": {"young": "A photo of a young ", "old": "A photo of an old "},
@@ -284,6 +297,7 @@ def renders() -> Iterator[Classifier]:
 
 FAMILIES: dict[str, tuple[str, Callable[[], Iterator[Classifier]]]] = {
     "faces, CLIP ViT-B/32": (embeddings.FILE, celebrities),
+    "faces, CLIP ViT-B/32, one class rare": (embeddings.FILE, uneven_celebrities),
     "faces, small model": ("photos", faces),
     "renders, miniature CLIP": ("", renders),
 }

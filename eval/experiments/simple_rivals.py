@@ -22,8 +22,8 @@ difference between the default and a rival, positive if the default is better.
 
 What has left was measured at the commit in `LEFT_AT` on the same rows, whose values are kept:
 
-    PYTHONPATH=CHECKOUT python eval/experiments/simple_rivals.py --left left.json   # at that commit
-    python -m eval.experiments.simple_rivals classification --left left.json --json ...
+    PYTHONPATH=CHECKOUT python eval/experiments/simple_rivals.py --left build/left.json  # at that commit
+    python -m eval.experiments.simple_rivals classification --left build/left.json --json ...
 """
 
 from __future__ import annotations

@@ -20,9 +20,10 @@ Values are means over the rows of a family. Intervals are 95% bootstrap interval
 (pairs of words, galleries, settings of a run or prompts), which share images. "ahead" is the mean
 difference between the default and a rival, positive if the default is better.
 
-What has left was measured at the commit in `LEFT_AT` on the same rows, whose values are kept:
+What has left was measured with a CHECKOUT of the commit in `LEFT_AT` on the same rows, whose values
+are kept:
 
-    PYTHONPATH=CHECKOUT python eval/experiments/simple_rivals.py --left build/left.json  # at that commit
+    PYTHONPATH=CHECKOUT python eval/experiments/simple_rivals.py --left build/left.json
     python -m eval.experiments.simple_rivals classification --left build/left.json --json ...
 """
 

@@ -71,11 +71,12 @@ def simple_rivals() -> str:
         note = ""
         for reason, places in behind_of_reason.items():
             note += f"- Clearly better than the default: {'; '.join(places)}. {reason}\n"
-        blocks.append(
-            f"\n### {section.capitalize()}\n\n{title}.\n{table(*lines, note=note.strip())}"
-        )
-    source = f"From `eval/results/{RESULT}.json`; {LEFT_NOTE}"
-    return "".join(blocks).rstrip() + f"\n\n{source}\n\n"
+        source = f"From `eval/results/{RESULT}.json`."
+        if section == "classification":
+            source += f" {LEFT_NOTE}"
+        note = f"{note}\n{source}".strip()
+        blocks.append(f"\n### {section.capitalize()}\n\n{title}.\n{table(*lines, note=note)}")
+    return "".join(blocks).rstrip() + "\n\n"
 
 
 def _line(result: Result, about: TaskProvenance) -> list[str]:

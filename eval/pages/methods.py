@@ -12,10 +12,7 @@ from vldebias.report.result import Result
 # The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {
     "max_skew": {"default+reference": "the default with `reference=`"},
-    "worst_group": {
-        "difference": "the default",
-        "cali+equalise, lam 100": "the default with `reference=`, if its test allows it",
-    },
+    "worst_group": {"difference": "the default"},
 }
 # The result and task of each data set for zero-shot classification.
 GROUPS = {
@@ -28,7 +25,6 @@ LISTED = {
     "bend-vlm",
     "cali",
     "cali+equalise",
-    "cali+equalise, lam 100",
     "dat",
     "default+reference",
     "difference",
@@ -111,7 +107,7 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        # "default+reference" is the same edit as the default with `reference=`.
+        # Without labels, the default with images is `difference` here.
         if facts.fact(method, "name") not in LISTED - {"default+reference"}:
             continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
@@ -126,31 +122,6 @@ def groups() -> str:
             "Change in worst-group accuracy with its 95% interval (`none`: the accuracy itself)."
             f" {note[0].upper()}{note[1:]}. From `eval/results/rivals_real.json` and"
             " `eval/results/rivals_miniature.json`."
-        ),
-    )
-
-
-def classifier_default() -> str:
-    """Write the worst group's accuracy with the default, with one line per data set."""
-    result = read("classifier_default")
-    titles = {
-        "none": "no edit",
-        "text alone": "text alone",
-        "always images": "images without a test",
-        "default, unlabelled": "the default, unlabelled images",
-    }
-    return crossed(
-        (row for row in result.rows if row.metric == "worst_group" and row.method in titles),
-        {"data": lambda row: row.task.replace("renders", "synthetic images")},
-        titles,
-        line=lambda row: row.task,
-        column=lambda row: row.method,
-        cell=lambda row: moved(row) or f"{row.value:.3f}",
-        note=(
-            "Worst-group accuracy without an edit, and its change with 95% intervals: means over"
-            " ten half splits (synthetic images: over three references). UTKFace: a small"
-            " model of two heads; CelebA: CLIP ViT-B/32. From"
-            " `eval/results/classifier_default.json`."
         ),
     )
 

@@ -258,6 +258,7 @@ RENAMED = {
     "groups": ("people", "variants"),
     "top": ("fraction",),
     "learning_rate": ("lr",),
+    "expected": ("quota",),
     "inspect": ("text_diagnostics",),
     "debiased_contrastive": ("debiased",),
     "hard_negative_contrastive": ("hard_negative",),
@@ -271,6 +272,18 @@ RENAMED = {
     "SigmoidLoss": ("Sigmoid",),
     "SpreadLoss": ("Spread",),
     "SupConLoss": ("SupCon",),
+}
+
+# What to do instead of what existed before version 1.0: attributes and parameters.
+REMOVED = {
+    "IndexGroups.calibrated": (
+        "labels by hand do not change the order; pass them as checked= to `search` or `rerank`, and"
+        " the report estimates the true shares"
+    ),
+    "IndexGroups.within.shares": (
+        "a search takes the shares of its labels; to request known shares of labelled results, use"
+        " vldebias.rerank(scores, labels=labels, shares=shares)"
+    ),
 }
 
 # Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.
@@ -318,7 +331,9 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
             if name not in known:
-                hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
+                hint = REMOVED.get(f"{function.__qualname__}.{name}") or did_you_mean(
+                    name, known, f"expected one of {', '.join(known)}"
+                )
                 raise TypeError(
                     f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
                 )

@@ -21,7 +21,13 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, explain_keywords
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    SuspectInputWarning,
+    explain_keywords,
+    warn,
+)
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.methods import Method, Problem, Reference, get_method
@@ -284,7 +290,8 @@ class DebiasedQueries:
                 `index_call` does not return ids, scores and vectors.
 
         Warns:
-            SuspectInputWarning: If a group has too few results for its share.
+            SuspectInputWarning: If a group has too few results for its share, or the vectors that
+                `index_call` returns have no direction or do not belong to the results.
         """
         check_count(k, "k")
         check_count(page, "page")
@@ -314,6 +321,9 @@ class DebiasedQueries:
                 replace(report, checked=codes_of(report.keys, code_of_checked))
                 for report in reports
             ]
+        problem = next((report.problem for report in reports if report.problem), "")
+        if problem:
+            warn(problem, SuspectInputWarning)
         warn_of_short(
             reports, f"up to {MOST} results were read for each one that is shown, or all there are"
         )

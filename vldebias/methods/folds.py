@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from vldebias.methods.closed_form import class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
@@ -123,8 +122,11 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
         doubt = foreign(rows, problem, prompt_set, role)
         if doubt:
             raise UnusableReferenceError(f"reference: {doubt}")
-    for half, (fitted, held_out) in enumerate(image_halves(problem, seed=0)):
-        unseen = rows[held_out]
+    # Shuffle, because files may alternate between groups.
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    for half in (0, 1):
+        seen = replace(reference, features=rows[order[half::2]], labels={})
+        unseen = rows[order[1 - half :: 2]]
         step = -(-len(unseen) // _MOST_ROWS)  # rounded up
         tested = unseen[::step]
         # Compute the gap for each attribute, using zero-shot values and classes.
@@ -134,19 +136,4 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
             texts = class_texts(problem, prompt_set, role)
             classes = None if texts is None else (tested @ texts.T).argmax(1)
             gaps.append(PredictedGap(tested, values, classes, seed=half))
-        yield fitted, gaps
-
-
-def image_halves(problem: Problem, seed: int) -> Iterator[tuple[Problem, Tensor]]:
-    """Yield each random half of the reference images for fitting, with the rows of the other half.
-
-    Args:
-        problem: the problem with reference images, whose labels are left out.
-        seed: seed of the halving.
-    """
-    rows = torch.cat([*problem.images.batches()])
-    # Shuffle, because files may alternate between groups.
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    for half in (0, 1):
-        reference = replace(problem.images, features=rows[order[half::2]], labels={})
-        yield replace(problem, reference=reference), order[1 - half :: 2]
+        yield replace(problem, reference=seen), gaps

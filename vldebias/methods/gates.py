@@ -7,7 +7,7 @@ an edit that removes this preference may turn a balanced search into a search fo
 (see docs/explanation/the-default.md for measurements).
 
 For a classification, the default only needs text, and `change_on_texts` tests it if the prompt set
-has enough groups. `vldebias.methods.classifying` tests whether reference images may replace text.
+has enough groups.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vldebias.data.labels import Labels
 from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
 from vldebias.methods.equalise import ImageSplit, UnusableReferenceError, foreign
 from vldebias.methods.folds import FEWEST, image_folds, text_folds
 from vldebias.methods.method import EditMethod, Problem
 from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
-from vldebias.methods.reference import stating, zero_shot
+from vldebias.methods.reference import CLASS, stating, zero_shot
 from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
@@ -56,12 +57,16 @@ _TINY = torch.finfo(torch.float64).tiny
 def is_for_ranking(problem: Problem) -> bool:
     """Return whether the sets are meant for search.
 
-    One to four class prompts, such as those for birds or hair, indicate a classification, for which
-    the mean images of the values are equalised within each class. A set without class prompts is
-    for search, but cannot be tested.
+    One to four class prompts, such as those for birds or hair, indicate a classification, and
+    a set whose classes label reference images does, too. A set without class prompts is for search,
+    but cannot be tested.
     """
     fewest = min(len(prompt_set.classes) for prompt_set in problem.attributes)
-    return fewest == 0 or fewest >= FEWEST
+    has_labelled_classes = False
+    if problem.reference is not None and CLASS in problem.reference.labels:
+        labels = Labels.from_array(problem.reference.labels[CLASS]).names
+        has_labelled_classes = bool({*labels} & {*problem.sets[0].class_names})
+    return (fewest == 0 or fewest >= FEWEST) and not has_labelled_classes
 
 
 def showing_values(problem: Problem, role: str) -> Problem:

@@ -52,8 +52,7 @@ QUERIES = 60  # number of queries per gallery, spread over all kinds
 LEAST = 0.02  # minimum skew above chance of a search, for the share that is left
 RANDOM = "random"
 METHODS = {"query edit": "default", "re-rank": "rerank"}
-"""Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default, which is
-`method="expected"` if the groups separate."""
+"""Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default."""
 FITTED = "re-rank, fitted to true labels"
 FIGURES = {
     "left": LEFT,
@@ -165,7 +164,7 @@ def fitted_to_true_labels(cell: Cell) -> Positions:
     listed = [query for kind in cell.kinds.values() for query in kind]
     queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
     scores = (queries @ cell.gallery.features.T).round(12)
-    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).estimators[0].texts
+    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).attributes[0].texts
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)

@@ -26,7 +26,7 @@ from vldebias.reranking.candidates import (
     as_floats,
     warn_of_rows,
 )
-from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups
+from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups, check_finite
 from vldebias.reranking.ids import as_ids, rows_of_ids
 from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.orders import fair, quota
@@ -157,7 +157,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     groups = groups.with_groups_of(shares)
     code_of_checked = read_checked(checked, groups.names, keys)
     queries = list(zip(lists, rows, keys, strict=True))
-    pools = _pools(queries, groups, shares, saved, code_of_checked)
+    are_shared = id_rows is None
+    pools = _pools(queries, groups, shares, saved, code_of_checked, are_shared=are_shared)
     candidates = [pool for pool, _, _ in pools]
     _warn_of_distances(candidates)
     if target == EVEN and not groups.doubt:
@@ -179,6 +180,8 @@ def _pools(
     shares: object,
     index: IndexGroups | None,
     code_of_checked: Mapping[int | str, int],
+    *,
+    are_shared: bool,
 ) -> list[_Pool]:
     """Return the candidates of each query.
 
@@ -188,9 +191,15 @@ def _pools(
         shares: the requested shares.
         index: the groups of an index, whose shares apply to zero-shot labels.
         code_of_checked: the true groups of checked candidates, by row or id.
+        are_shared: whether all queries have the same candidates in the same order.
     """
     pools: list[_Pool] = []
     for scores, rows, keys in queries:
+        if pools and are_shared:
+            check_finite(scores)
+            pool, keys, codes = pools[0]
+            pools.append((replace(pool, scores=scores.copy()), keys, codes))
+            continue
         # An index pads with -1 if it finds fewer candidates.
         is_found = rows != UNKNOWN
         if is_found.all():

@@ -173,11 +173,7 @@ class Groups:
         Raises:
             InvalidInputError: If scores are not finite or shares are invalid.
         """
-        if not np.isfinite(scores).all():
-            raise InvalidInputError(
-                f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
-                " remove these candidates"
-            )
+        check_finite(scores)
         codes = self.codes[rows]
         is_near = None if self.is_near is None else self.is_near[rows]
         return Candidates(
@@ -188,6 +184,15 @@ class Groups:
             None if self.probabilities is None else self.probabilities[rows],
             is_near,
             None if is_near is None else shares_near(codes, is_near, len(self.names)),
+        )
+
+
+def check_finite(scores: Floats) -> None:
+    """Raise an error unless all scores (n,) are finite."""
+    if not np.isfinite(scores).all():
+        raise InvalidInputError(
+            f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
+            " remove these candidates"
         )
 
 

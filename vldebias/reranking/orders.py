@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ TINY = 1e-9
 # Number of places to look ahead. A group with a share of s is due every 1 / s places, but looking
 # this far would take 1 / s times as long, and the groups that are due sooner leave room for it.
 _HORIZON = 1000
+_MOST_CACHED = 2000  # longest list whose windows are kept for the next query
 Counts = NDArray[np.integer]
 Bounds = Callable[[Floats, int], tuple[Counts, Counts]]
 """Function that takes the shares of g groups and a length, and returns the minimum and the maximum
@@ -181,14 +183,10 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     window and behind its predecessor. The second group fills the other places.
     """
     first, second = ranks_of_group
-    minima, maxima = bounds(shares, length)
-    places = np.arange(1, length + 1, dtype=minima.dtype)
-    lowest = np.maximum(minima[:, 0], places - maxima[:, 1])
-    highest = np.minimum(maxima[:, 0], places - minima[:, 1])
+    windows = _cached_windows if length <= _MOST_CACHED else _windows
+    earliest, latest, end = windows(bounds, (*shares.tolist(),), length, len(first))
     j = np.arange(1, len(first) + 1)
     by_score = j + np.searchsorted(second, first)
-    earliest = _first_places(highest, len(first))
-    latest = _first_places(lowest, len(first))
     taken = np.maximum.accumulate(np.minimum(np.maximum(by_score, earliest), latest) - j) + j
     places_of_first = taken[taken <= length] - 1
     is_second = np.ones(length, dtype=bool)
@@ -198,10 +196,36 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     sequence[places_of_first] = first[: len(places_of_first)]
     sequence[places_of_second[: len(second)]] = second[: len(places_of_second)]
     # Stop where either group is due but has no candidates left.
-    end = int(np.count_nonzero(lowest <= len(first)))
     if len(places_of_second) > len(second):
         end = min(end, int(places_of_second[len(second)]))
     return sequence[:end]
+
+
+def _windows(
+    bounds: Bounds, shares: tuple[float, ...], length: int, n: int
+) -> tuple[Rows, Rows, int]:
+    """Return the first and the last place (n,) that candidates of the first of two groups may take.
+
+    They only depend on the shares and numbers, so they are the same for all queries of a search.
+
+    Args:
+        bounds: function that returns the bounds.
+        shares: shares of the two groups.
+        length: number of places.
+        n: number of candidates of the first group.
+
+    Returns:
+        The first places, the last places, and the place at which the group needs more candidates.
+    """
+    minima, maxima = bounds(np.array(shares), length)
+    places = np.arange(1, length + 1, dtype=minima.dtype)
+    lowest = np.maximum(minima[:, 0], places - maxima[:, 1])
+    highest = np.minimum(maxima[:, 0], places - minima[:, 1])
+    end = int(np.count_nonzero(lowest <= n))
+    return _first_places(highest, n), _first_places(lowest, n), end
+
+
+_cached_windows = lru_cache(maxsize=64)(_windows)
 
 
 def _first_places(counts: Counts, n: int) -> Rows:

@@ -437,6 +437,12 @@ def test_measure_measures_the_results_that_search_returns(
         assert row["share"]["none"] == np.mean(gender.codes[top] == code)
         assert row["share"]["search"] == np.mean(gender.codes[rows] == code)
         assert row["stay"]["search"] == len(set(rows) & set(top)) / 20
+        distances = [abs(np.mean(gender.codes[listed] == code) - 0.5) for listed in (rows, top)]
+        assert row["worse"]["search"] == (distances[0] - distances[1] > 0.05)
+    are_worse = [row["worse"]["search"] for row in row_of_query.values()]
+    worse = result.row("retrieval gender", "queries_worse@20", "search")
+    assert worse.value == pytest.approx(np.mean(are_worse))
+    assert worse.n == {"queries": len(SEARCHES)}
     skews = [
         2 * max(row["share"]["search"], 1 - row["share"]["search"]) for row in row_of_query.values()
     ]
@@ -482,6 +488,8 @@ def test_the_page_lists_the_queries_that_lean_most(
     assert f"{rows[0]['share']['search']:.0%}" in first
     assert f"{rows[0]['stay']['search']:.0%}" in first
     assert 'href="log-queries.csv"' in table
+    worse = sum(row["worse"]["search"] for row in rows)
+    assert f"With search, {worse} of 3 queries get worse" in table
     frame = pd.read_csv(tmp_path / "log-queries.csv")
     assert frame["query"].tolist() == [row["query"] for row in rows]
     assert frame["share search"].tolist() == [row["share"]["search"] for row in rows]

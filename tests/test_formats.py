@@ -214,7 +214,9 @@ def test_a_version_that_is_no_positive_whole_number_is_refused(
     name: str, version: Any, tmp_path: Path
 ) -> None:
     path = changed(name, version, tmp_path)
-    with pytest.raises(InvalidInputError, match=r"format_version: got .*; expected .*1.*\. Correct it"):
+    with pytest.raises(
+        InvalidInputError, match=r"format_version: got .*; expected .*1.*\. Correct it"
+    ):
         READERS[name][1](path)
 
 
@@ -257,7 +259,9 @@ def test_edits_and_index_shares_must_state_their_format(name: str, tmp_path: Pat
         del config["format_version"]
         header["config"] = json.dumps(config)
     save_file(load_file(stored), path, header)
-    with pytest.raises(InvalidInputError, match=r"format_version: got (nothing|None); expected (1|a whole)"):
+    with pytest.raises(
+        InvalidInputError, match=r"format_version: got (nothing|None); expected (1|a whole)"
+    ):
         READERS[name][1](path)
 
 

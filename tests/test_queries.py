@@ -2,6 +2,7 @@
 unchanged, and the rule for the default applies."""
 
 import asyncio
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -311,14 +312,18 @@ def test_langchain_is_called_in_batches_if_queries_are_embedded_like_documents()
     assert [n for kind, n in shifted.asks if kind == "documents"] == [1]
 
 
-def test_the_default_abstains_with_a_message_and_changes_nothing() -> None:
-    jobs = ["cook", "nurse", "doctor", "pilot"]
-    few = make_prompt_set("few", SET.attributes, jobs, test_concepts=["judge", "baker"])
-    with pytest.warns(AutoDeclinedWarning, match="the default attaches no edit"):
-        queries = vldebias.debias_queries(lambda texts: rows_of(texts, seed=4).tolist(), few)
+def test_without_a_method_queries_stay_and_the_call_that_re_ranks_is_named() -> None:
+    with pytest.warns(AutoDeclinedWarning, match=r"pass reference=.* and call queries\.search\("):
+        queries = vldebias.debias_queries(as_lists, SET)
     assert queries.fitted.method == "default: none"
     assert "name a method" in repr(queries)
-    assert queries.embed(QUERIES) == rows_of(QUERIES, seed=4).tolist()
+    with pytest.warns(AutoDeclinedWarning, match=r"Re-rank the results: call queries\.search\("):
+        assert queries.embed(QUERIES) == as_lists(QUERIES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
+        unedited = vldebias.debias_queries(as_lists, SET, method="none")
+        assert unedited.embed(QUERIES) == as_lists(QUERIES)
 
 
 def test_an_edit_is_fitted_to_reference_vectors() -> None:

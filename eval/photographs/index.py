@@ -507,7 +507,13 @@ def real_photographs() -> Iterator[Cell]:
     mentioned = [photographs(f"flickr_{part}").labels["gender"] for part in ("train", "dev")]
     for name, vectors, labels, table, attribute in (
         ("index: real photographs", model.images(people.before), people.labels, model.table, ""),
-        ("index: captions", np.concatenate(captions), np.concatenate(mentioned), text_vectors(), ""),
+        (
+            "index: captions",
+            np.concatenate(captions),
+            np.concatenate(mentioned),
+            text_vectors(),
+            "",
+        ),
         ("other: faces, age", age.features, age.labels["age"], texts(), "age"),
         ("other: faces, race", age.features, age.labels["race"], texts(), "race"),
     ):

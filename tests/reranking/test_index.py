@@ -113,7 +113,9 @@ def naive(vectors: np.ndarray) -> tuple[list[str], list[bool]]:
     return labels, are_near
 
 
-def naive_near_shares(labels: list[str], are_near: list[bool], names: tuple[str, ...]) -> list[float]:
+def naive_near_shares(
+    labels: list[str], are_near: list[bool], names: tuple[str, ...]
+) -> list[float]:
     """Return the share of each group's images near the border, 0 for large next to small groups."""
     total = len([label for label in labels if label])
     shares = {}
@@ -201,7 +203,9 @@ def test_only_the_places_of_small_groups_are_divided() -> None:
 
 
 def test_margins_of_three_groups_are_over_the_second_highest_number() -> None:
-    codes, margins = labels_and_margins(np.array([[0.5, 0.3, 0.4], [0.1, 0.7, 0.2], [0.2, 0.2, 0.1]]))
+    codes, margins = labels_and_margins(
+        np.array([[0.5, 0.3, 0.4], [0.1, 0.7, 0.2], [0.2, 0.2, 0.1]])
+    )
     assert codes.tolist() == [0, 1, 0]
     np.testing.assert_allclose(margins, [0.1, 0.5, 0.0])
     codes, margins = labels_and_margins(np.array([[0.5, 0.3], [0.2, 0.2]]))

@@ -320,9 +320,7 @@ def test_the_places_of_each_group_are_dealt_to_its_two_parts(
             parts = candidates.is_near[own].astype(int).tolist()
             if near_share:
                 scores = list(range(len(own), 0, -1))
-                places = slow_orders.quota(
-                    scores, parts, [1 - near_share, near_share], len(rows)
-                )
+                places = slow_orders.quota(scores, parts, [1 - near_share, near_share], len(rows))
             else:
                 places = list(range(len(rows)))
             assert rows == [own[place] for place in places]

@@ -288,13 +288,13 @@ class IndexGroups:
             if reason and not doubt:
                 names = ", ".join(attribute.names)
                 doubt = f"labels of {names} are unreliable behind this filter: {reason}"
-        inside = self._with_shares(
-            tuple(attributes), cosines, self.fingerprint, self.person, doubt
-        )
+        inside = self._with_shares(tuple(attributes), cosines, self.fingerprint, self.person, doubt)
         problem = doubt and f"{doubt}, so the results of searches keep their order"
         problem = problem or _disagreement_of_halves(self.predict(rows[people]))
         if problem:
-            warn(f"within: {problem}; expected random vectors with this filter", SuspectInputWarning)
+            warn(
+                f"within: {problem}; expected random vectors with this filter", SuspectInputWarning
+            )
         return inside
 
     def save(self, file: str | Path) -> None:

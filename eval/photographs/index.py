@@ -60,9 +60,9 @@ from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.miniature import load_photographs
 from vldebias.prompts import PromptSet
+from vldebias.report.result import Result
 from vldebias.reranking import Candidates, quota
 from vldebias.reranking.index import ENOUGH_PEOPLE, NOBODY, IndexGroups
-from vldebias.report.result import Result
 
 VECTORS = 100_000
 SAMPLE = 4_000

@@ -262,10 +262,10 @@ def test_checked_results_give_intervals(index: Index, queries: DebiasedQueries) 
 def test_methods_that_were_removed_say_what_to_do(queries: DebiasedQueries, index: Index) -> None:
     groups: Any = queries.index
     with pytest.raises(
-        AttributeError, match="'calibrated'; labels by hand .* pass them as checked="
+        AttributeError, match=r"'calibrated'; labels by hand .* pass them as checked="
     ):
         groups.calibrated(index.vectors, [])
-    with pytest.raises(AttributeError, match="no attribute 'sample'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'sample'$"):
         _ = groups.sample
     with pytest.raises(TypeError, match="'shares'; a search takes the shares of its labels"):
         groups.within(index.vectors, shares={"male": 1.0})

@@ -268,8 +268,8 @@ def results_of(
     if rises > _MOST_RISES * len(falls):
         raise InvalidInputError(
             f"index_call: the scores rise in {rises} of {len(falls)} places, such as from"
-            f" {scores[falls.argmin()]:g} to {scores[falls.argmin() + 1]:g}, but the best result must"
-            " come first; return ids, scores, vectors, and -distance if these are distances"
+            f" {scores[falls.argmin()]:g} to {scores[falls.argmin() + 1]:g}, but the best result"
+            " must come first; return ids, scores, vectors, and -distance if these are distances"
         )
     order = np.argsort(-scores, kind="stable")
     return ids[order], scores[order], features[order]

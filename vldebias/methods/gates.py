@@ -113,26 +113,54 @@ def agreement_of_wordings(
         `FEWEST` such groups. The second is for the mean text over all groups, or 1 if no group
         states every value.
     """
+    sample = rows[:: -(-len(rows) // _WORDED_ROWS)]
+    values = problem.zero_shot(prompt_set, role)
+    wordings, joint = wordings_of(problem, prompt_set, role)
+    single = mean_kappa(sample, values, wordings) if len(wordings) else 0.0
+    return single, 1.0 if joint is None else mean_kappa(sample, values, joint[None])
+
+
+def wordings_of(problem: Problem, prompt_set: PromptSet, role: str) -> tuple[Tensor, Tensor | None]:
+    """Return the unit text embeddings of the values by single prompt groups, and by all groups.
+
+    Args:
+        problem: the model that embeds the texts.
+        prompt_set: prompt set of the attribute.
+        role: role of the text embeddings.
+
+    Returns:
+        Embeddings (w, a, d) of the w groups that state every value, or of none if there are fewer
+        than `FEWEST`, and (a, d) of the mean texts, or None if no prompt states one of the values.
+    """
     texts, value_codes, group_codes = stating(prompt_set)
     number = len(prompt_set.attributes)
-    step = -(-len(rows) // _WORDED_ROWS)  # rounded up
-    sample = rows[::step]
-    expected = zero_shot(sample, problem.zero_shot(prompt_set, role))
-    embedded = problem.host.embed(texts, role)
+    embedded = problem.host.embed(texts, role).double()
 
-    def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa for a subset of the text, or None if a value is not stated in it."""
+    def means(is_used: Tensor) -> Tensor | None:
+        """Return the mean texts for a subset of the text, or None if a value is not stated."""
         if len(value_codes[is_used].unique()) < number:
             return None
-        means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
-        worded = zero_shot(sample, normalize(torch.stack(means), dim=1))
-        return _kappa(worded, expected, number)
+        rows = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
+        return normalize(torch.stack(rows), dim=1)
 
-    kappas = [kappa_of(group_codes == group) for group in group_codes.unique()]
-    known = [kappa for kappa in kappas if kappa is not None]
-    single = sum(known) / len(known) if len(known) >= FEWEST else 0.0
-    joint = kappa_of(torch.ones_like(group_codes, dtype=torch.bool))
-    return single, 1.0 if joint is None else joint
+    listed = [means(group_codes == group) for group in group_codes.unique()]
+    wordings = [texts for texts in listed if texts is not None]
+    none = torch.empty(0, number, embedded.shape[-1], dtype=torch.float64)
+    every = means(torch.ones_like(group_codes, dtype=torch.bool))
+    return torch.stack(wordings) if len(wordings) >= FEWEST else none, every
+
+
+def mean_kappa(rows: Tensor, values: Tensor, wordings: Tensor) -> float:
+    """Return the mean Cohen's kappa between the labels of images and those by each wording.
+
+    Args:
+        rows: unit image rows (n, d).
+        values: unit text embeddings (a, d) of the values.
+        wordings: unit text embeddings (w, a, d) of the wordings.
+    """
+    labels = zero_shot(rows, values)
+    kappas = [_kappa(zero_shot(rows, texts), labels, len(values)) for texts in wordings]
+    return sum(kappas) / len(kappas)
 
 
 def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:

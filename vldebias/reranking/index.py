@@ -280,11 +280,8 @@ class IndexGroups:
         for attribute, columns in zip(self.attributes, _split(cosines, texts), strict=True):
             attributes.append(attribute.with_borders_of(columns))
             reason = _too_few(columns, attribute.names, _ENOUGH_LISTED)
-            kappa = attribute.agreement(rows[people])
-            if not reason and kappa is not None and kappa < _AGREE_LISTED:
-                reason = (
-                    f"single wordings agree with a kappa of {kappa:.2f}; {_AGREE_LISTED} is needed"
-                )
+            if not reason and len(attribute.wordings):
+                reason = _doubt_about_filter(attribute, rows[people])
             if reason and not doubt:
                 names = ", ".join(attribute.names)
                 doubt = f"labels of {names} are unreliable behind this filter: {reason}"
@@ -478,6 +475,19 @@ def _too_few(cosines: Floats, names: Sequence[str], least: int) -> str:
     return f"fewer than {least} of {len(cosines):,} images look like {', '.join(lacking)}"
 
 
+def _doubt_about_filter(attribute: NearestText, rows: Floats) -> str:
+    """Return how much single wordings disagree about vectors (n, d), or "" if they agree."""
+    import torch
+
+    from vldebias.methods.gates import mean_kappa
+
+    tensors = map(torch.from_numpy, (rows, attribute.texts, attribute.wordings))
+    kappa = mean_kappa(*tensors)
+    if kappa >= _AGREE_LISTED:
+        return ""
+    return f"single wordings agree with a kappa of {kappa:.2f}; {_AGREE_LISTED} is needed"
+
+
 def _disagreement_of_halves(groups: Groups) -> str:
     """Return how the shares in the two halves of a list differ beyond chance, or ""."""
     middle = len(groups.codes) // 2
@@ -496,36 +506,15 @@ def _disagreement_of_halves(groups: Groups) -> str:
 
 
 def _wordings(problem: Problem, prompt_set: PromptSet, role: str) -> Floats:
-    """Return the unit text embeddings (w, g, d) of the prompt groups that name every value.
+    """Return the unit text embeddings (w, g, d) of single wordings, or none if there are few."""
+    from vldebias.methods.gates import wordings_of
 
-    The result is empty if there are fewer groups than the test of a filter needs, or if a mapping
-    does not contain all texts.
-    """
-    from vldebias.methods.folds import FEWEST
-    from vldebias.methods.reference import stating
-
-    g = len(prompt_set.attributes)
-    listed, value_codes, group_codes = (
-        part if isinstance(part, list) else part.numpy() for part in stating(prompt_set)
-    )
-    none = np.empty((0, g, problem.host.dim(role)))
-    if not len(listed):
-        return none
     try:
-        rows = problem.host.embed(listed, role).double().numpy()
+        wordings: Floats = wordings_of(problem, prompt_set, role)[0].numpy()
     except InvalidInputError:
-        return none
-    wordings = []
-    for group in np.unique(group_codes):
-        texts = []
-        for value in range(g):
-            members = rows[(group_codes == group) & (value_codes == value)]
-            if len(members):
-                mean = members.mean(axis=0)
-                texts.append(mean / np.linalg.norm(mean))
-        if len(texts) == g:
-            wordings.append(np.stack(texts))
-    return np.stack(wordings) if len(wordings) >= FEWEST else none
+        # A mapping may only contain the texts that name the values.
+        wordings = np.empty((0, len(prompt_set.attributes), problem.host.dim(role)))
+    return wordings
 
 
 def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, rows: Floats) -> str:

@@ -24,8 +24,8 @@ _SPREAD = 2.0  # standard deviations of a group's number of places that are read
 
 # Approximate indexes may return some results out of order, up to this share of the places.
 _MOST_RISES = 0.1
-# The scores of this many results are compared with their vectors' similarity to the query. If the
-# correlation is smaller than this, the vectors are those of other results or of another model.
+# The scores of this many results are compared with their vectors' similarity to the query. If it
+# explains less of their variance, the vectors are those of other results or of another model.
 _ENOUGH_TO_COMPARE = 20
 _FOLLOWS = 0.5
 
@@ -80,24 +80,20 @@ class _Results:
             )
         if len(self.ids) < _ENOUGH_TO_COMPARE or np.ptp(self.scores) == 0:
             return ""
-        # The vectors may be scored by cosine, inner product or distance.
+        # Cosines, inner products and squared distances are all sums of multiples of these.
         vectors = self._features.astype(np.float64)
-        vector = self._vector.astype(np.float64)
-        products = vectors @ vector
-        lengths = np.einsum("nd,nd->n", vectors, vectors)
-        measures = (products / np.sqrt(lengths), products, 2 * products - lengths)
-        deviations = self.scores - self.scores.mean()
-        correlations = []
-        for measure in measures:
-            centred = measure - measure.mean()
-            norm = np.sqrt((centred @ centred) * (deviations @ deviations))
-            correlations.append(float(centred @ deviations / max(norm, 1e-300)))
-        if max(correlations) >= _FOLLOWS:
+        products = vectors @ self._vector.astype(np.float64)
+        squares = np.einsum("nd,nd->n", vectors, vectors)
+        ones = np.ones_like(squares)
+        inputs = np.stack([products / np.sqrt(squares), products, squares, ones], axis=1)
+        fitted = inputs @ np.linalg.lstsq(inputs, self.scores, rcond=None)[0]
+        explained = 1 - np.var(self.scores - fitted) / np.var(self.scores)
+        if explained >= _FOLLOWS:
             return ""
         return (
-            "index_call: the scores do not follow the vectors' similarity to the query (correlation"
-            f" {max(correlations):.2f}), from the first result, id {self.ids.tolist()[0]!r}; return"
-            " each result's own vector, by the model that embeds the queries"
+            "index_call: the scores do not follow the vectors' similarity to the query (R2"
+            f" {explained:.2f}), from the first result, id {self.ids.tolist()[0]!r}; return each"
+            " result's own vector, by the model that embeds the queries"
         )
 
     def candidates(self, rows: Rows) -> Candidates:

@@ -52,21 +52,6 @@ class NearestText:
         codes, margins = labels_and_margins(cosines)
         return replace(self, borders=borders_of(codes, margins, len(self.names)))
 
-    def agreement(self, rows: Floats) -> float | None:
-        """Return the mean Cohen's kappa between the labels and those by each single wording.
-
-        Args:
-            rows: unit vectors (n, d).
-
-        Returns:
-            The mean over wordings, or None without wordings.
-        """
-        if not len(self.wordings):
-            return None
-        codes = (rows @ self.texts.T).argmax(axis=1)
-        kappas = [_kappa(codes, (rows @ texts.T).argmax(axis=1)) for texts in self.wordings]
-        return float(np.mean(kappas))
-
 
 def labels_and_margins(table: Floats) -> tuple[Labels, Floats]:
     """Return the column (n,) of each row's largest number, and its margin (n,) over the next.
@@ -116,13 +101,3 @@ def shares_near(codes: NDArray[np.integer], is_near: Mask, g: int) -> Floats:
     if is_small.any():
         shares[~is_small] = 0.0
     return shares
-
-
-def _kappa(codes: Labels, other_codes: Labels) -> float:
-    """Return Cohen's kappa between two labellings (n,)."""
-    g = int(max(codes.max(), other_codes.max())) + 1
-    shares = np.bincount(codes, minlength=g) / len(codes)
-    other_shares = np.bincount(other_codes, minlength=g) / len(codes)
-    by_chance = float(shares @ other_shares)
-    observed = float((codes == other_codes).mean())
-    return (observed - by_chance) / (1 - by_chance) if by_chance < 1 else 1.0

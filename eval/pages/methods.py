@@ -253,8 +253,14 @@ def reranked() -> str:
 
 
 # The kinds of indexes in the table, with the methods that are shown for them.
-SEARCH, WITHIN = "queries.search", "queries.search, within"
-KINDS = {"index": (SEARCH,), "filter": (SEARCH, WITHIN), "rare": (SEARCH,), "other": (SEARCH,)}
+SEARCH, WITHIN, COLLECTION = "queries.search", "queries.search, within", "rerank"
+KINDS = {
+    "index": (SEARCH,),
+    "filter": (SEARCH, WITHIN),
+    "rare": (SEARCH,),
+    "collection": (COLLECTION,),
+    "other": (SEARCH, COLLECTION),
+}
 
 
 def searched() -> str:
@@ -267,7 +273,7 @@ def searched() -> str:
         for method in KINDS.get(kind, ()):
             if (task, method, "k = 10", "left") not in value:
                 continue
-            name = f"filter: {title}" if kind == "filter" else title
+            name = f"{kind}: {title}" if kind in ("filter", "collection") else title
             cells = [f"{name}, with `within`" if method == WITHIN else name]
             for k in (10, 50, 200):
                 subset = f"k = {k}"
@@ -298,8 +304,9 @@ def searched() -> str:
         "In each cell: skew above chance among the people in the first results (1: the unedited"
         " search), the share of these results that are the same as before, and the share of the"
         " queries whose shares move away from the index's by more than 0.05. Last column: the share"
-        " of men (age: old, race: White) in the index, and by the labels of the sample. 40 queries"
-        " each. Before: `queries.search` with fitted probabilities, at commit fb98de73"
+        " of the first group (men, old or White people) in the index, and by the labels of the"
+        " sample. 40 queries each. Collections are re-ranked with `rerank`. Before:"
+        " `queries.search` with fitted probabilities, at commit fb98de73"
         " (`eval/results/search_before.json`). From `eval/results/search_index.json`."
     )
     return table(*lines, note=note)

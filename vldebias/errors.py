@@ -260,6 +260,7 @@ RENAMED = {
     "groups": ("people", "variants"),
     "top": ("fraction",),
     "learning_rate": ("lr",),
+    "expected": ("quota",),
     "inspect": ("text_diagnostics",),
     "debiased_contrastive": ("debiased",),
     "hard_negative_contrastive": ("hard_negative",),
@@ -280,6 +281,7 @@ _BALANCE_FIRST = (
 )
 # Names that were removed without a successor, with what to do instead: parameters, attributes and
 # exported names as they are spelled in Python, options with their hyphens, and HTTP fields.
+# A name that other classes still have follows the name of its class or method.
 REMOVED = {
     "original": _BALANCE_FIRST,
     "originals": _BALANCE_FIRST,
@@ -289,6 +291,14 @@ REMOVED = {
     "wise_ft": (
         "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
         " and half way"
+    ),
+    "IndexGroups.calibrated": (
+        "labels by hand do not change the order; pass them as checked= to `search` or `rerank`, and"
+        " the report estimates the true shares"
+    ),
+    "IndexGroups.within.shares": (
+        "a search takes the shares of its labels; to request known shares of labelled results, use"
+        " vldebias.rerank(scores, labels=labels, shares=shares)"
     ),
 }
 
@@ -339,7 +349,7 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
             if name not in known:
-                hint = REMOVED.get(name)
+                hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
                 if hint is None:
                     hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
                 raise TypeError(

@@ -56,7 +56,7 @@ NAMED = (
     "orth-cali",
     "cali",
     "cali+equalise",
-    "default+reference",
+    "difference+equalise",
     "roboshot",
     "spd",
     "sfid",
@@ -265,7 +265,7 @@ def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = ("difference+equalise", "default+reference")
+UNLABELLED = ("difference+equalise",)
 
 
 def few(_: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:

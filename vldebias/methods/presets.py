@@ -6,8 +6,6 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cache
 
-import torch
-
 from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
 from vldebias.hosts import Attachment, DeclinedAttachment
 from vldebias.methods.attaching import AttachSettings, attach_edits
@@ -16,15 +14,11 @@ from vldebias.methods.boundary import move_boundary
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, ClosedForm
 from vldebias.methods.declared import DECLARED, Declaration, Need
-from vldebias.methods.equalise import UnusableReferenceError, foreign
+from vldebias.methods.equalise import UnusableReferenceError
 from vldebias.methods.gates import (
-    change_on_images,
     change_on_texts,
     fit_within_bound,
     is_for_ranking,
-    refuse_unclear_values,
-    refuse_unstable_means,
-    showing_values,
 )
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.methods.predicted_gap import Change
@@ -67,12 +61,11 @@ class Default(EditMethod):
     The default for pipelines is `Balanced`. If `why_not_balanced` returns a reason against it, the
     default is an edit, as for models.
 
-    The default for models is only attached if a test predicts that it helps. For searches, the test
-    uses reference images, whose means are equalised, so nothing is attached without them. For
-    classifications, it uses text, and reference images only move the boundary between the classes
-    (`vldebias.methods.boundary`). If they do not, a ReferenceWarning is issued. If no test passes,
-    nothing changes, and an AutoDeclinedWarning is issued. Several prompt sets are tested one by
-    one, and those that pass are solved jointly.
+    For searches with a model, nothing is attached, because re-ranking their results leaves less
+    skew. For classifications, an edit is only attached if a test on text predicts that it helps,
+    and reference images only move the boundary between the classes (`vldebias.methods.boundary`).
+    If they do not, a ReferenceWarning is issued. If nothing changes, an AutoDeclinedWarning is
+    issued. Several prompt sets are tested one by one, and those that pass are solved jointly.
     """
 
     declaration: Declaration = DECLARED["default"]
@@ -109,10 +102,6 @@ class Default(EditMethod):
             # Unrelated prompts are affected by every difference within prompt pairs, including
             # random ones, so `fit` lowers lam (`SPARES`).
             method = CALI
-        elif self.uses_images and is_for_ranking(problem):
-            # With this lam, queries score the groups' image means equally. With lam 100, part of a
-            # difference would remain, and could even exceed the one without an edit.
-            method, lam = DIFFERENCE.with_images(), 10_000.0
         elif not all(part.names_values for part in problem.attributes):
             # On real embeddings, 100 has the same effect as the paper's 1000 and preserves more of
             # a text's content.
@@ -209,9 +198,7 @@ class Default(EditMethod):
             return _fit_to_pipeline(problem, role)
         if not is_for_ranking(problem):
             return _fit_tested_on_texts(problem, role, method)
-        if self.uses_images:
-            return _fit_tested_on_images(problem, role, method)
-        return _declined(problem, role, _why_not_by_texts(problem, method))
+        return _declined(problem, role, _why_no_search_is_edited(problem))
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
@@ -229,52 +216,26 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
     return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= allowed))
 
 
-def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Equalise the means of reference images that show a value, if a test predicts an improvement.
-
-    The test uses images that the edit was not fitted to. Means are taken over all such images
-    instead of within classes, because a search ranks all images, and because zero-shot classes are
-    themselves biased.
-    """
-    problem = replace(problem, reference=replace(problem.images, within_classes=False))
-    try:
-        refuse_unclear_values(problem, role)
-        problem = showing_values(problem, role)
-        refuse_unstable_means(problem, role)
-        change = change_on_images(problem, role, method)
-    except UnusableReferenceError as error:
-        why = _why_unaligned(problem, role) or str(error)
-        return _declined(problem, role, why, has_labels=False)
-    # An edit is attached only if the entire interval is below 0. The interval is recorded in the
-    # choice but not printed, because the gap between true values may be smaller.
-    if change.high < 0:
-        edit = method.fit(problem, role)
-        reason = (
-            "On reference images that the edit was not fitted to, the scores for the values become"
-            " more similar."
-        )
-        return edit.with_provenance(choice=_choice(problem, edit, reason, change))
-    return _declined(
-        problem,
-        role,
-        "On reference images that the edit was not fitted to, the scores for the values do not"
-        " become clearly more similar. Pass more reference images, or name a method"
-        " (method='difference') and measure it on labelled images.",
-        change,
+def _why_no_search_is_edited(problem: Problem) -> str:
+    """Return why nothing is attached for searches, and how to re-rank their results."""
+    name = problem.attributes[0].name
+    words = ""
+    if not all(prompt_set.names_values for prompt_set in problem.attributes):
+        words = " Add words for the values to the prompt set first."
+    return (
+        "Re-ranking leaves less of the skew of a search than an edit of its query."
+        f" Re-rank the results: vldebias.rerank(scores, k, features=features, attribute={name!r},"
+        " model=model), or queries.search(index_call, text, k) with queries from"
+        f" vldebias.debias_queries.{words} To edit queries, name a method (method='difference') and"
+        " measure it."
     )
 
 
-def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Return why a search without reference images gets no edit, and what to do about it."""
-    by_name = f"name a method (method={method.name!r}) and measure it."
-    if all(prompt_set.names_values for prompt_set in problem.attributes):
-        remedy = (
-            "Pass reference=, unlabelled vectors of a few hundred of the searched images or"
-            f" documents, or {by_name}"
-        )
-    else:
-        remedy = f"Add words for the values to the prompt set and pass reference=, or {by_name}"
-    return f"Text alone does not show which searches an edit makes worse. {remedy}"
+def unedited_queries(problem: Problem, role: str) -> Edit:
+    """Return an edit of queries that changes nothing, and records how to re-rank results."""
+    edit = problem.fit("none", role).with_provenance(method=NOTHING)
+    reason = _why_no_search_is_edited(problem)
+    return edit.with_provenance(choice=_choice(problem, edit, reason, None))
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edit:
@@ -298,7 +259,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
             f"Held-out prompts do not clearly come closer together. {remedy} a method"
             f" (method={method.name!r}) and measure it."
         )
-        return _declined(problem, role, why, change, has_labels=False)
+        return _declined(problem, role, why, change)
     reason = "Held-out prompts come closer together; no image was tested."
     neutral = problem.host.embed(problem.neutral, role)
     edit = fit_within_bound(problem, role, method, neutral)
@@ -353,24 +314,7 @@ def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) ->
     )
 
 
-def _why_unaligned(problem: Problem, role: str) -> str:
-    """Return a warning if reference images and text seem to come from different models, else ""."""
-    images = torch.cat([*problem.images.batches()])
-    for prompt_set in problem.attributes:
-        doubt = foreign(images, problem, prompt_set, role)
-        if doubt:
-            return f"reference: {doubt}."
-    return ""
-
-
-def _declined(
-    problem: Problem,
-    role: str,
-    why: str,
-    change: Change | None = None,
-    *,
-    has_labels: bool = True,
-) -> Edit:
+def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
     """Return an edit that changes nothing, and record the reason.
 
     Args:
@@ -378,14 +322,7 @@ def _declined(
         role: the role of the text embeddings.
         why: the reason.
         change: the change of the gap in the test, if there was a test.
-        has_labels: whether zero-shot labels of searched images may be correct. If not, re-ranking
-            would not help either.
     """
-    if has_labels:
-        why += (
-            " To balance search results without an edit, call queries.search"
-            " (vldebias.debias_queries), or re-rank a whole collection (vldebias rerank)."
-        )
     edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
     return edit.with_provenance(choice=_choice(problem, edit, why, change))
 

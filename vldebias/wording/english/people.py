@@ -1,30 +1,46 @@
-"""Find the people whom an English prompt shows.
+"""Find the people in a plain English prompt, or leave the prompt unchanged.
 
-`_read_phrase` asks the same questions about each noun for a person, in the same order. In case of
-doubt, the prompt counts as not understood. Whose value is stated depends on the attribute, so
-`find_stated` answers that question later.
+The reader knows one form: a common noun for a person, with known words before it, that stands where
+a person stands and is followed by the end of the clause, a preposition or a verb. `_read_people`
+asks two kinds of questions about each noun for a person, in order:
+
+1. Is nobody shown? ("a nurse's uniform", "a nurse uniform", "a song for nurses") Then the noun is
+   passed over.
+2. Is there any doubt? `DOUBTS` lists the questions. A single doubt leaves the whole prompt
+   unchanged, because a wrong change is worse than none. A new kind of mistake is met by a word in a
+   list or by a stricter form, never by an exception.
+
+The word lists are in `prompts/english/words.txt`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from vldebias.prompts.english.words import has_listed, is_plural, kinds, listed
-from vldebias.wording.english.is_another import group_mentions, why_nobody_else
-from vldebias.wording.english.is_person import may_be_person, why_no_person, why_no_tag
-from vldebias.wording.english.is_shown import why_not_shown
-from vldebias.wording.english.is_stated_or_named import (
-    is_known,
-    is_named,
-    is_of_picture,
-    may_be_alone,
-    names_of_people,
+from vldebias.prompts.english.words import (
+    REMEMBERED_WORDS,
+    STOPS,
+    adjective,
+    base,
+    classes,
+    gendered,
+    has_listed,
+    is_inflected,
+    is_plural,
+    is_proper,
+    kinds,
+    listed,
+    lists,
+    origins,
+    person,
+    singular,
 )
+from vldebias.wording.english.names import find_names
 from vldebias.wording.english.phrases import (
-    NOBODY,
     POSSESSIVE,
-    UNCLEAR,
     PersonPhrase,
     Persons,
     extend_left,
@@ -33,88 +49,417 @@ from vldebias.wording.english.phrases import (
     skip_medium,
 )
 from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.reasons import EDIT, NAMED, NO_PERSON, NOT_PLAIN
+
+# Templates, and names that a word introduces.
+_TEMPLATE = re.compile(r"[{}<>=_]|\b(?:template|placeholder|replace)\b", re.IGNORECASE)
+_NAMED = re.compile(r"\b(?:named|called|titled)\b", re.IGNORECASE)
+# Requests about a given picture.
+_GIVEN = re.compile(r"\b(?:attached|uploaded?|reference|me|my)\b", re.IGNORECASE)
+# One of several people who have no noun of their own: "one sings while the other sleeps".
+_ONE_OF = re.compile(
+    r"\b(?:another(?! \w+ing\b)(?=[ ,.]*$| (?:one|\w+s|in|on|with|without)\b)|the others?|others)\b"
+    r"|\bone (?:is|of|\w+s)\b"
+)
+# Lists of words before "of" that show somebody: "a portrait of a nurse".
+_SHOWN_OF = (
+    "picture",
+    "shows-owner",
+    "group",
+    "part",
+    "body-part",
+    "container",
+    "number",
+    "shows-bare",
+)
+_HIDES = frozenset(
+    ["than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming"]
+)
+_PLACED = frozenset({"in", "at", "near", "on"})  # before a name that is a place
+_PASSED_OVER = frozenset({"for", "by", "like", "as"})
+_LONGEST_NAME = 4  # words in a clause that may be a name
+
+
+# ---- one noun for a person
+
+
+@dataclass
+class Noun:
+    """A noun for a person, with what the questions need to know.
+
+    Attributes:
+        text: The text.
+        i: The position of the noun in the words of the text.
+        found: The people before it.
+        word, noun: The noun as written, and in the singular.
+        after: The word after it, or "" at the end of the clause.
+        plural: Whether it means several people.
+        start, first: Where the phrase starts without determiners, and its first noun.
+        opening: Where the phrase starts with its determiners.
+        has_determiner, is_definite: Whether a determiner precedes it, and whether that is "the".
+        relation: The word before the phrase, or "" at the start of a clause.
+        before_relation: The word before that.
+        modifiers: The words of the phrase before the noun.
+        compound: The noun in the singular with the word before it.
+        in_clause: Whether a verb or a preposition follows, as in "nurse holding".
+        is_linked: Whether the word before the phrase joins a person to another one.
+    """
+
+    text: Text
+    i: int
+    found: list[PersonPhrase]
+
+    def __post_init__(self) -> None:
+        text = self.text
+        i = self.i
+        self.word = text.bare[i]
+        self.noun = singular(self.word)
+        self.after = text.after(i)
+        self.plural = is_plural(self.word) or listed(self.word, "collective")
+        self.start, self.first = extend_left(text, i)
+        determiner = text.before(self.start)
+        self.opening = self.start
+        while listed(text.before(self.opening), "determiner"):
+            self.opening -= 1
+        self.has_determiner = self.opening < self.start or determiner.endswith(POSSESSIVE)
+        self.is_definite = determiner == "the"
+        self.relation = text.before(self.opening)
+        self.before_relation = text.before(self.opening - 1) if self.opening else ""
+        self.modifiers = text.low[self.start : i]
+        self.compound = f"{text.before(i)} {self.noun}"
+        self.in_clause = (
+            listed(self.after, "preposition", "opens-clause", "human-verb")
+            or is_inflected(self.after, "s", "ed")
+            or self.after.endswith("ing")
+        )
+        self.is_linked = (
+            listed(self.relation, "joins", "preposition", "past", "adds")
+            or self.relation.endswith("ing")
+            or is_inflected(self.relation, "s", "ed")
+        )
+
+
+# ---- nobody is shown
+
+
+def may_be_person(text: Text, i: int) -> bool:
+    """Return whether word i is a noun for a person, and no owner, quotation or verb."""
+    word = text.bare[i]
+    is_owner = text.low[i] != word
+    if text.silent[i] or is_owner or is_inflected(word, "ed") or listed(word, "no-single-value"):
+        return False
+    if listed(f"{word} {text.after(i)}", "thing-phrase"):
+        return False
+    if listed(word, "collective"):
+        return text.after(i) != "of"  # "a team of nurses" are the nurses
+    return person(word) or is_gendered_noun(word)
+
+
+def is_head(text: Text, i: int) -> bool:
+    """Return whether the phrase of word i ends with it, unlike in "a nurse uniform"."""
+    word = text.bare[i]
+    after = text.after(i)
+    rest = text.after(i + 1)
+    is_end = not rest or listed(rest, *STOPS)
+    plural = is_plural(word)
+    if not after or listed(after, "preposition", "function"):
+        return True
+    if not plural and (kinds(word).startswith("a") or listed(word, "style-noun", "size", "age")):
+        # "a professional drawing a bridge", not "a professional drawing" or "an ancient road"
+        is_made = not listed(after, "made") and listed(rest, "determiner", "preposition")
+        return after.endswith("ing") and is_made
+    if listed(after, "asleep") or (after.endswith("ly") and set(kinds(after)).isdisjoint("nx")):
+        return True
+    if listed(after, "shows-person", "tag"):
+        return not rest  # "a nurse sticker"
+    if after.endswith("ing"):
+        is_thing = listed(after, "made", "room") or listed(rest, "room")
+        return listed(rest, "determiner") or not is_thing
+    if listed(after, "past"):
+        is_verb = listed(rest, "determiner", "preposition") and rest != "of"
+        return is_verb or "n" not in kinds(after)
+    if is_inflected(after, "ed"):
+        return is_end or rest.endswith(("ing", "ly"))
+    if plural:
+        is_verb = is_end and classes(after).startswith("v")
+        return is_verb or ("v" in classes(after) and listed(rest, "determiner"))
+    start, _ = extend_left(text, i)
+    if not (is_inflected(after, "s") and listed(text.before(start), "determiner")):
+        return False
+    is_counted = rest.isdigit()
+    is_object = listed(rest, "determiner", "preposition") and not is_counted
+    return is_object or rest.endswith("ly") or not rest
+
+
+def _is_not_shown(n: Noun) -> bool:
+    """Return whether a word keeps the person out of the picture: "a song for nurses"."""
+    is_agent = n.before_relation.endswith(("ed", "ing")) and not listed(
+        n.before_relation, "credit-verb"
+    )
+    return n.relation in _PASSED_OVER and not (n.relation == "by" and is_agent)
+
+
+def _is_mentioned(n: Noun) -> bool:
+    """Return whether the noun names somebody before it, or the second half of a group."""
+    is_again = n.noun in _nouns_of(n.text, n.found) and not n.modifiers
+    if is_again and n.text.low[n.opening] in ("the", "this", "these"):
+        return n.after not in ("in", "with", "wearing", "on", "who")
+    if not (n.found and n.plural and n.found[-1].plural):
+        return False
+    is_joined = n.relation in ("and", "&", "or") and not n.has_determiner
+    return is_joined and n.opening == n.found[-1].head + 2
+
+
+def _nouns_of(text: Text, people: Sequence[PersonPhrase]) -> set[str]:
+    return {singular(text.bare[phrase.head]) for phrase in people}
+
+
+# ---- doubts
+
+
+def is_hidden(n: Noun) -> bool:
+    """Doubt that the person is in the picture: "without a nurse", "running from a thief"."""
+    if n.relation == "of":
+        shown = singular(n.before_relation)
+        return not listed(shown, *_SHOWN_OF) or shown == "pair"
+    if n.relation in _HIDES:
+        return True
+    is_there = n.before_relation in ("this", "there", "it", "that")
+    return listed(n.relation, "not-subject", "unsure-relation", "copula") and not is_there
+
+
+def is_uncommon(n: Noun) -> bool:
+    """Doubt about a noun that is not in the list of common nouns: "a punk", "a shepherd"."""
+    last_part = n.noun.rsplit("-", 1)[-1]
+    is_common = any(listed(word, "common-person") for word in (n.word, n.noun, last_part))
+    return not (is_common or is_gendered_noun(n.word))
+
+
+def is_not_open(n: Noun) -> bool:
+    """Doubt about an office or a figure of one gender."""
+    return has_listed((n.noun, *n.modifiers, *n.noun.split("-")), "not-open")
+
+
+def is_toy_or_animal(n: Noun) -> bool:
+    """Doubt about "a toy soldier", "a badger warrior" and "a cat with a baby"."""
+    if has_listed(n.modifiers, "toy", "brand") or listed(n.compound, "thing-phrase"):
+        return True
+    if n.noun in ("baby", "child", "kid") and _is_animal(n.before_relation):
+        return True
+    modifiers = n.modifiers[:-1] if listed(n.noun, "handles") else n.modifiers  # "a dog groomer"
+    return any(map(_is_animal, "-".join(modifiers).split("-")))
+
+
+def _is_animal(word: str) -> bool:
+    return "x" in kinds(word)[:2] and not (adjective(word) or listed(word, "not-animal"))
+
+
+def is_new_compound(n: Noun) -> bool:
+    """Doubt about nouns that are no known pair: "gloom piper", "cloud farmer"."""
+    if n.first == n.i:
+        return False
+    last = n.text.low[n.i - 1]
+    is_pair = listed(n.compound, "person-phrase", "pair") or classes(n.compound)[:1] in ("p", "c")
+    is_kind = listed(last, "thing-person", "occupational", "organization", "genre")
+    is_open = listed(n.noun, "occupation", "handles") or not classes(n.noun)
+    return not (is_pair or is_kind or is_open or person(last))
+
+
+def may_be_title(n: Noun) -> bool:
+    """Doubt about "the last dreamer", "riders of light" and prompts in title case."""
+    if any(map(str.istitle, n.text.words[1:])) and not any(n.text.capital):
+        return True
+    if n.is_definite and not n.relation and not n.in_clause:
+        return True
+    is_group = listed(n.noun, "group", "collective") or n.noun == "member"
+    return n.after == "of" and not is_group
+
+
+def is_stray_plural(n: Noun) -> bool:
+    """Doubt about a plural without a determiner or a verb: "fresh bread, happy neighbours"."""
+    if not n.plural or n.has_determiner or n.in_clause or (n.found and n.is_linked):
+        return False
+    is_tag = n.text.opens[n.opening] and n.opening > 0
+    return is_tag or n.relation not in ("", "of", "and", "with", "&")
+
+
+def begins_badly(n: Noun) -> bool:
+    """Doubt about the start of the phrase: "film the last pilot", "self - made officer"."""
+    if re.search(r"[\w'] -+ $", n.text.prompt[: n.text.start[n.opening]]):
+        return True
+    if not n.relation or n.is_linked or listed(n.relation, "picture", "draw"):
+        return False
+    if n.has_determiner or n.plural:
+        return not listed(n.relation, "function", "opens-clause", "article")
+    return not listed(n.relation, "medium")
+
+
+def is_late_tag(n: Noun) -> bool:
+    """Doubt about a bare noun in a later clause, which may be about the picture: "oil, master"."""
+    if n.plural or n.has_determiner or n.in_clause:
+        return False
+    start = skip_medium(n.text, n.start, n.i)
+    if n.text.prompt[: n.text.start[start]].rstrip().endswith(":"):
+        return False
+    clauses_before = sum(n.text.opens[1 : start + 1])
+    is_style = listed(n.noun, "style-tag", "art-tag") or start == n.i
+    return clauses_before > 1 or (clauses_before == 1 and is_style)
+
+
+def is_doubtful_other(n: Noun) -> bool:
+    """Doubt that a further person is another one: "a CEO, a leader of hundreds"."""
+    if not n.found:
+        return False
+    if n.noun in _nouns_of(n.text, n.found) or n.i == n.found[-1].head + 1:
+        return True
+    return not (n.is_linked or (n.plural and not n.relation))
+
+
+def is_named(n: Noun) -> bool:
+    """Doubt about names: capitals and unknown words up to the end of the clause, or behind it."""
+    text = n.text
+    stop = n.i + 1
+    while not text.opens[stop]:
+        stop += 1
+    for k in range(stop):
+        is_place = k > n.i and not _PLACED.isdisjoint(text.low[max(n.i + 1, k - 2) : k])
+        if not (text.credited[k] or text.silent[k] or is_place) and _may_be_name(text, k):
+            return True
+    if stop != n.i + 1 or stop == len(text.low):
+        return False
+    # The next clause may be a name: "a singer, marga polk".
+    last = stop + 1
+    while not text.opens[last]:
+        last += 1
+    tag = text.bare[stop:last]
+    has_word = any(is_word(word) and set("fl").isdisjoint(kinds(word)) for word in tag)
+    return len(tag) < _LONGEST_NAME and not has_word
+
+
+def _may_be_name(text: Text, k: int) -> bool:
+    """Return whether word k may be part of a name."""
+    word = text.words[k]
+    low = text.bare[k]
+    if not is_word(low) or listed(low, "famous", "token"):
+        return True
+    is_start = text.sentence[k] or text.opens[k]
+    if text.capital[k] and not is_start and not word.isupper() and not is_proper(low):
+        return True
+    return listed(low, "given-name") and "l" in kinds(text.after(k) or "x")
+
+
+@lru_cache(REMEMBERED_WORDS)
+def is_word(word: str) -> bool:
+    """Return whether a lower-case word is known, apart from names."""
+    word = word.strip("'-")
+    if len(word) < 3 or word[0].isdigit() or word.endswith("ing"):
+        return True
+    if "-" in word and not listed(word, "modern"):
+        return all(map(is_word, word.split("-")))
+    forms = {word, singular(word), base(word)}
+    forms.update(word.removesuffix(ending) for ending in ("er", "ly", "est", "y", "ish", "s"))
+    if any(len(form) > 2 and classes(form).strip("lfi") for form in forms):
+        return True
+    if has_listed(forms, "modern") or any(word in words for words in lists().values()):
+        return True
+    return word in origins() or person(word) or gendered(word)
+
+
+# The questions in order, each with the reason that a doubt gives.
+DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
+    (is_hidden, NOT_PLAIN),
+    (is_uncommon, NOT_PLAIN),
+    (is_not_open, NOT_PLAIN),
+    (is_toy_or_animal, NOT_PLAIN),
+    (is_new_compound, NOT_PLAIN),
+    (may_be_title, NOT_PLAIN),
+    (is_stray_plural, NOT_PLAIN),
+    (begins_badly, NOT_PLAIN),
+    (is_late_tag, NOT_PLAIN),
+    (is_doubtful_other, NOT_PLAIN),
+    (is_named, NAMED),
+)
+
+
+# ---- all people
 
 
 @lru_cache(maxsize=1000)  # called for each image generated from a prompt
 def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
-    """Return the people in a prompt in order of appearance, or the reason why none are found.
-
-    If a noun may refer to an additional person, the prompt counts as not understood.
-    """
+    """Return the people in a prompt in order, or the reason why it stays unchanged."""
+    if _GIVEN.search(prompt):
+        return EDIT
+    if _TEMPLATE.search(prompt) or _ONE_OF.search(prompt.lower()):
+        return NOT_PLAIN
+    if _NAMED.search(prompt):
+        return NAMED
     text = read_text(prompt)
-    names = names_of_people(text)
-    has_names = any(
-        not (text.silent[first] or is_of_picture(text, first)) and may_be_alone(text, first, stop)
-        for first, stop in names
-    )
-    subjects: list[PersonPhrase] = []
-    is_unclear = False
-    for i in range(len(text.bare)):
-        if not may_be_person(text, i):
+    found: list[PersonPhrase] = []
+    for i, word in enumerate(text.bare):
+        is_owner = text.low[i] != word and person(word) and not text.silent[i]
+        if is_owner and listed(text.after(i), "body-part"):
+            return NOT_PLAIN  # "a client's chin" shows a client
+        if not (may_be_person(text, i) and is_head(text, i)):
             continue
-        phrase = _read_phrase(text, i, names, subjects)
-        if isinstance(phrase, PersonPhrase):
-            subjects.append(phrase)
-        elif phrase == UNCLEAR and not is_gendered_noun(text.bare[i]):
-            return UNCLEAR
-        else:
-            is_unclear |= phrase == UNCLEAR
-    if subjects:
-        # "hugging someone" shows a person without a phrase.
-        leaves_one_out = has_listed(text.low, "indefinite-person")
-        return UNCLEAR if leaves_one_out else tuple(subjects)
-    if has_names:
-        return "named"
-    # An unknown noun may be a person: "a gardner with roses".
-    is_unclear |= any(_is_unknown_noun(text, i) for i in range(len(text.low)))
-    return UNCLEAR if is_unclear else NOBODY
+        noun = Noun(text, i, found)
+        if _is_not_shown(noun) or _is_mentioned(noun):
+            continue
+        for doubt, reason in DOUBTS:
+            if doubt(noun):
+                return reason
+        phrase = _phrase(noun)
+        if phrase is None:
+            return NOT_PLAIN
+        found.append(phrase)
+    if has_listed(text.low, "indefinite-person"):
+        return NOT_PLAIN  # "hugging someone" shows a person without a noun
+    return tuple(found) or NO_PERSON
 
 
-def _is_unknown_noun(text: Text, i: int) -> bool:
-    """Return whether word i follows an article and is in no dictionary, except as a name."""
-    if not listed(text.before(i), "article") or not text.words[i].islower():
-        return False
-    classes = kinds(text.bare[i])
-    return not classes.strip("fli") if classes else not is_known(text.bare[i])
-
-
-def _read_phrase(
-    text: Text, i: int, names: list[tuple[int, int]], subjects: Sequence[PersonPhrase]
-) -> PersonPhrase | str:
-    """Return the phrase with head i, or the reason why it adds no person to those before it."""
-    # Who is a person?
-    start, first_noun = extend_left(text, i)
-    reason = why_no_person(text, i, start)
-    if reason:
-        return reason
-    # Who is shown? The word before all determiners is decisive, as in "by all the masters".
-    plural = is_plural(text.bare[i]) or listed(text.low[i], "collective")
-    determiner = text.before(start)
-    has_determiner = listed(determiner, "determiner") or determiner.endswith(POSSESSIVE)
-    is_bare = not plural and not has_determiner
-    opening = start
-    while listed(text.before(opening), "determiner"):
-        opening -= 1
-    reason = why_not_shown(text, opening - 1, i)
-    # A singular noun without a determiner is a tag ("doctor, 4k") or not a person at all.
-    if is_bare:
-        start = skip_medium(text, start, i)
-        first_noun = max(start, first_noun)
-        reason = reason or why_no_tag(text, start, first_noun, i)
-    place = place_of_value(text, start, first_noun, i, has_determiner)
-    if reason or place is None:
-        return reason or UNCLEAR
-    words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
-    end = text.start[i] + len(text.bare[i])
-    # Who is named?
-    named = is_named(text, names, opening, i)
-    first, value = text.start[start], text.start[place]
-    phrase = PersonPhrase(words, first, end, value, plural, opening, i, named)
-    # Who is one of several?
-    return why_nobody_else(text, phrase, subjects) or phrase
+def _phrase(n: Noun) -> PersonPhrase | None:
+    """Return the phrase of a noun, or None if the place for a value is unsure."""
+    text = n.text
+    start = n.start
+    first = n.first
+    if not (n.plural or n.has_determiner):
+        start = skip_medium(text, start, n.i)
+        first = max(start, first)
+    place = place_of_value(text, start, first, n.i, n.has_determiner)
+    if place is None:
+        return None
+    words = [(text.start[j], text.low[j]) for j in range(start, first + 1)]
+    end = text.start[n.i] + len(n.word)
+    return PersonPhrase(words, text.start[start], end, text.start[place], n.plural, n.opening, n.i)
 
 
 def find_persons(prompt: str) -> Persons:
-    """Return the noun phrases for each person in a prompt."""
-    subjects = find_subjects(prompt)
-    return [] if isinstance(subjects, str) else group_mentions(read_text(prompt), subjects)
+    """Return all people whom a description shows, also those who could not get a value for sure.
+
+    To read a caption, no person needs to be certain, since nothing is changed.
+    """
+    text = read_text(prompt)
+    found: list[PersonPhrase] = []
+    for i in range(len(text.bare)):
+        if not (may_be_person(text, i) and is_head(text, i)):
+            continue
+        noun = Noun(text, i, found)
+        if _is_not_shown(noun) or _is_mentioned(noun) or is_hidden(noun) or is_toy_or_animal(noun):
+            continue
+        phrase = _phrase(noun)
+        if phrase is not None:
+            found.append(phrase._replace(named=_has_name(noun)))
+    return [[phrase] for phrase in found]
+
+
+def _has_name(n: Noun) -> bool:
+    """Return whether a name is next to a phrase: "Ada Smith, a singer", "a singer called Ada"."""
+    text = n.text
+    for first, stop in find_names(text):
+        if text.credited[first]:
+            continue
+        is_inside = n.opening <= first <= n.i
+        is_called = first > n.i and has_listed(text.low[n.i + 1 : first], "is-also")
+        is_next = stop == n.opening or first == n.i + 1
+        if is_inside or is_called or is_next:
+            return True
+    return False

@@ -14,30 +14,36 @@ from vldebias.wording.english.text import read_text
 
 # Kind of attribute -> lists of facts that count in the person's phrase.
 _IN_PHRASE = {
-    "gender": (
-        "body-state body closed-office stage-office clergy league troops warrior closed-warrior"
-        " cosmonaut"
-    ),
-    "origin": "people people-capital past-people troops one-origin country",
-    "skin": "people people-capital past-people troops one-origin country skin-mark",
-    "age": "body-state league age-word illness-of-age level veteran learner",
+    kind: frozenset(names.split())
+    for kind, names in {
+        "gender": "body-state body closed-office stage-office league troops cosmonaut",
+        "origin": "people people-capital past-people troops one-origin country",
+        "skin": "people people-capital past-people troops one-origin country skin-mark",
+        "age": "body-state league age-word illness-of-age level veteran learner",
+    }.items()
 }
 # Kind of attribute -> lists of facts that count anywhere in the prompt.
 _ANYWHERE = {
-    "gender": (
-        "body-state body closed-school church league world-cup war war-site event founders"
-        " expedition moon-program academy period"
-    ),
-    "origin": "one-origin troops war war-site event period country",
-    "skin": "one-origin troops war war-site event period country skin-mark",
-    "age": "body-state illness-of-age mature veteran-war league olympics level",
+    kind: frozenset(names.split())
+    for kind, names in {
+        "gender": "body-state body closed-school church league world-cup war war-site event"
+        " founders expedition moon-program academy period",
+        "origin": "one-origin troops war war-site event period country",
+        "skin": "one-origin troops war war-site event period country skin-mark",
+        "age": "body-state illness-of-age mature veteran-war league olympics level",
+    }.items()
 }
+# Roles that only men had among certain peoples: "a Zulu warrior", "an Assyrian archer".
+_ROLES_OF_PEOPLES = (
+    (frozenset({"warrior"}), frozenset({"people", "people-capital"})),
+    (frozenset({"armed", "closed-warrior", "learned"}), frozenset({"past-people"})),
+)
 # Kind of attribute -> the first year in which no date of the scene determines a value.
 _FIRST_OPEN_YEAR = {"gender": 1980, "origin": 1950, "skin": 1950, "age": 0}
 
 
 def words_of_fact(prompt: str, start: int, end: int, kind: str) -> str:
-    """Return the words of the first fact that determines an attribute of a person, or "".
+    """Return the words that determine an attribute of a person, or "".
 
     Args:
         prompt: The prompt.
@@ -48,12 +54,17 @@ def words_of_fact(prompt: str, start: int, end: int, kind: str) -> str:
     if kind not in _IN_PHRASE:
         return ""
     text = read_text(prompt)
-    in_phrase = _IN_PHRASE[kind].split()
-    anywhere = _ANYWHERE[kind].split()
+    lists_in_phrase: set[str] = set()
     for name, first, stop in find_facts(text):
         is_in_phrase = start <= text.start[first] and text.start[stop - 1] < end
-        if name in anywhere or (is_in_phrase and name in in_phrase):
+        if name in _ANYWHERE[kind] or (is_in_phrase and name in _IN_PHRASE[kind]):
             return " ".join(text.words[first:stop])
+        if is_in_phrase:
+            lists_in_phrase.add(name)
+    if kind == "gender":
+        for roles, peoples in _ROLES_OF_PEOPLES:
+            if roles & lists_in_phrase and peoples & lists_in_phrase:
+                return prompt[start:end]
     for i, word in enumerate(text.words):
         year = year_of_word(text, i)
         if year is not None and year < _FIRST_OPEN_YEAR[kind]:

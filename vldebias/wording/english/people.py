@@ -16,7 +16,7 @@ The word lists are in `prompts/english/words.txt`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,15 +51,13 @@ from vldebias.wording.english.phrases import (
 from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.reasons import EDIT, NAMED, NO_PERSON, NOT_PLAIN
 
-# Templates, and names that a word introduces.
 _TEMPLATE = re.compile(r"[{}<>=_]|\b(?:template|placeholder|replace)\b", re.IGNORECASE)
-_NAMED = re.compile(r"\b(?:named|called|titled)\b", re.IGNORECASE)
-# Requests about a given picture.
+_CALLED = re.compile(r"\b(?:named|called|titled)\b", re.IGNORECASE)
 _GIVEN = re.compile(r"\b(?:attached|uploaded?|reference|me|my)\b", re.IGNORECASE)
-# One of several people who have no noun of their own: "one sings while the other sleeps".
 _ONE_OF = re.compile(
     r"\b(?:another(?! \w+ing\b)(?=[ ,.]*$| (?:one|\w+s|in|on|with|without)\b)|the others?|others)\b"
-    r"|\bone (?:is|of|\w+s)\b"
+    r"|\bone (?:is|of|\w+s)\b",
+    re.IGNORECASE,
 )
 # Lists of words before "of" that show somebody: "a portrait of a nurse".
 _SHOWN_OF = (
@@ -73,7 +71,7 @@ _SHOWN_OF = (
     "shows-bare",
 )
 _HIDES = frozenset(
-    ["than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming"]
+    {"than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming"}
 )
 _PLACED = frozenset({"in", "at", "near", "on"})  # before a name that is a place
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
@@ -214,7 +212,41 @@ def _nouns_of(text: Text, people: Sequence[PersonPhrase]) -> set[str]:
     return {singular(text.bare[phrase.head]) for phrase in people}
 
 
-# ---- doubts
+# ---- doubts about the whole prompt
+
+
+def is_about_given_picture(text: Text) -> bool:
+    """Doubt about a request that speaks of a given picture: "the uploaded photo", "my face"."""
+    return _GIVEN.search(text.prompt) is not None
+
+
+def is_template(text: Text) -> bool:
+    """Doubt about templates and markup that no syntax explains."""
+    return _TEMPLATE.search(text.prompt) is not None
+
+
+def introduces_name(text: Text) -> bool:
+    """Doubt about words that introduce a name: "a nurse called Ada"."""
+    return _CALLED.search(text.prompt) is not None
+
+
+def has_one_of_several(text: Text) -> bool:
+    """Doubt about people without a noun: "one sings while the other sleeps", "hugging someone"."""
+    return _ONE_OF.search(text.prompt) is not None or has_listed(text.low, "indefinite-person")
+
+
+def shows_owner(text: Text) -> bool:
+    """Doubt about somebody who is shown by a body part: "a client's chin"."""
+    return any(
+        text.low[i] != word
+        and not text.silent[i]
+        and listed(text.after(i), "body-part")
+        and person(word)
+        for i, word in enumerate(text.bare)
+    )
+
+
+# ---- doubts about a noun
 
 
 def is_hidden(n: Noun) -> bool:
@@ -366,6 +398,13 @@ def is_word(word: str) -> bool:
 
 
 # The questions in order, each with the reason that a doubt gives.
+DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
+    (is_about_given_picture, EDIT),
+    (is_template, NOT_PLAIN),
+    (introduces_name, NAMED),
+    (has_one_of_several, NOT_PLAIN),
+    (shows_owner, NOT_PLAIN),
+)
 DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
     (is_hidden, NOT_PLAIN),
     (is_uncommon, NOT_PLAIN),
@@ -387,23 +426,12 @@ DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
 @lru_cache(maxsize=1000)  # called for each image generated from a prompt
 def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
     """Return the people in a prompt in order, or the reason why it stays unchanged."""
-    if _GIVEN.search(prompt):
-        return EDIT
-    if _TEMPLATE.search(prompt) or _ONE_OF.search(prompt.lower()):
-        return NOT_PLAIN
-    if _NAMED.search(prompt):
-        return NAMED
     text = read_text(prompt)
+    for is_doubtful, reason in DOUBTS_ABOUT_PROMPT:
+        if is_doubtful(text):
+            return reason
     found: list[PersonPhrase] = []
-    for i, word in enumerate(text.bare):
-        is_owner = text.low[i] != word and person(word) and not text.silent[i]
-        if is_owner and listed(text.after(i), "body-part"):
-            return NOT_PLAIN  # "a client's chin" shows a client
-        if not (may_be_person(text, i) and is_head(text, i)):
-            continue
-        noun = Noun(text, i, found)
-        if _is_not_shown(noun) or _is_mentioned(noun):
-            continue
+    for noun in _nouns(text, found):
         for doubt, reason in DOUBTS:
             if doubt(noun):
                 return reason
@@ -411,9 +439,34 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         if phrase is None:
             return NOT_PLAIN
         found.append(phrase)
-    if has_listed(text.low, "indefinite-person"):
-        return NOT_PLAIN  # "hugging someone" shows a person without a noun
-    return tuple(found) or NO_PERSON
+    if found:
+        return tuple(found)
+    return NAMED if find_names(text) else NO_PERSON
+
+
+def find_persons(prompt: str) -> Persons:
+    """Return all people whom a description shows, also those who could not get a value for sure.
+
+    To read a caption, no person needs to be certain, since nothing is changed.
+    """
+    text = read_text(prompt)
+    found: list[PersonPhrase] = []
+    for noun in _nouns(text, found):
+        if is_hidden(noun) or is_toy_or_animal(noun):
+            continue
+        phrase = _phrase(noun)
+        if phrase is not None:
+            found.append(phrase._replace(named=_has_name(noun)))
+    return [[phrase] for phrase in found]
+
+
+def _nouns(text: Text, found: list[PersonPhrase]) -> Iterator[Noun]:
+    """Yield the nouns for people who may be shown, given the list of people found so far."""
+    for i in range(len(text.bare)):
+        if may_be_person(text, i) and is_head(text, i):
+            noun = Noun(text, i, found)
+            if not (_is_not_shown(noun) or _is_mentioned(noun)):
+                yield noun
 
 
 def _phrase(n: Noun) -> PersonPhrase | None:
@@ -430,25 +483,6 @@ def _phrase(n: Noun) -> PersonPhrase | None:
     words = [(text.start[j], text.low[j]) for j in range(start, first + 1)]
     end = text.start[n.i] + len(n.word)
     return PersonPhrase(words, text.start[start], end, text.start[place], n.plural, n.opening, n.i)
-
-
-def find_persons(prompt: str) -> Persons:
-    """Return all people whom a description shows, also those who could not get a value for sure.
-
-    To read a caption, no person needs to be certain, since nothing is changed.
-    """
-    text = read_text(prompt)
-    found: list[PersonPhrase] = []
-    for i in range(len(text.bare)):
-        if not (may_be_person(text, i) and is_head(text, i)):
-            continue
-        noun = Noun(text, i, found)
-        if _is_not_shown(noun) or _is_mentioned(noun) or is_hidden(noun) or is_toy_or_animal(noun):
-            continue
-        phrase = _phrase(noun)
-        if phrase is not None:
-            found.append(phrase._replace(named=_has_name(noun)))
-    return [[phrase] for phrase in found]
 
 
 def _has_name(n: Noun) -> bool:

@@ -66,16 +66,15 @@ _SHOWN_OF = (
     "group",
     "part",
     "body-part",
-    "container",
     "number",
     "shows-bare",
 )
 _HIDES = frozenset(
     {"than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming"}
 )
-_PLACED = frozenset({"in", "at", "near", "on"})  # before a name that is a place
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_NAME = 4  # words in a clause that may be a name
+_LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
 
 
 # ---- one noun for a person
@@ -184,9 +183,10 @@ def is_head(text: Text, i: int) -> bool:
     start, _ = extend_left(text, i)
     if not (is_inflected(after, "s") and listed(text.before(start), "determiner")):
         return False
-    is_counted = rest.isdigit()
-    is_object = listed(rest, "determiner", "preposition") and not is_counted
-    return is_object or rest.endswith("ly") or not rest
+    if not rest:
+        return classes(base(after)).startswith("v")  # not "the dj decks"
+    is_object = listed(rest, "determiner", "preposition") and not rest.isdigit()
+    return is_object or rest.endswith("ly")
 
 
 def _is_not_shown(n: Noun) -> bool:
@@ -256,15 +256,38 @@ def is_hidden(n: Noun) -> bool:
         return not listed(shown, *_SHOWN_OF) or shown == "pair"
     if n.relation in _HIDES:
         return True
-    is_there = n.before_relation in ("this", "there", "it", "that")
+    is_there = n.before_relation in ("this", "there", "it", "that") and not n.found
     return listed(n.relation, "not-subject", "unsure-relation", "copula") and not is_there
 
 
 def is_uncommon(n: Noun) -> bool:
     """Doubt about a noun that is not in the list of common nouns: "a punk", "a shepherd"."""
-    last_part = n.noun.rsplit("-", 1)[-1]
-    is_common = any(listed(word, "common-person") for word in (n.word, n.noun, last_part))
-    return not (is_common or is_gendered_noun(n.word))
+    if is_gendered_noun(n.word) or listed(n.compound, "person-phrase"):
+        return False
+    forms = (n.word, n.noun, n.noun.rsplit("-", 1)[-1])
+    return not (has_listed(forms, "common-person") or is_bare_frame(n))
+
+
+def is_bare_frame(n: Noun) -> bool:
+    """Return whether a prompt is nothing but a picture of somebody: "nurse, studio portrait".
+
+    Any noun for a person is one in such a frame.
+    """
+    text = n.text
+    if n.found or n.after or sum(text.opens[1 : n.opening + 1]):
+        return False
+    before = text.low[: n.opening]
+    is_pictured = n.relation == "of" and listed(n.before_relation, "picture")
+    if before and not (is_pictured and len(before) <= _LONGEST_FRAME):
+        return False
+    clause: list[str] = []
+    for k in range(n.i + 1, len(text.low)):
+        clause.append(text.low[k])
+        if text.opens[k + 1]:
+            if not has_listed(clause, "picture", "tag", "style-word", "medium", "frame-tag"):
+                return False
+            clause = []
+    return True
 
 
 def is_not_open(n: Noun) -> bool:
@@ -317,7 +340,9 @@ def is_stray_plural(n: Noun) -> bool:
 
 def begins_badly(n: Noun) -> bool:
     """Doubt about the start of the phrase: "film the last pilot", "self - made officer"."""
-    if re.search(r"[\w'] -+ $", n.text.prompt[: n.text.start[n.opening]]):
+    start = n.text.start[n.opening]
+    end = n.text.start[n.i] + len(n.text.words[n.i])
+    if re.search(r"[\w'] -+ $", n.text.prompt[:start]) or n.text.prompt[end : end + 3] == " - ":
         return True
     if not n.relation or n.is_linked or listed(n.relation, "picture", "draw"):
         return False
@@ -348,14 +373,18 @@ def is_doubtful_other(n: Noun) -> bool:
 
 
 def is_named(n: Noun) -> bool:
-    """Doubt about names: capitals and unknown words up to the end of the clause, or behind it."""
+    """Doubt about names: a capital or an unknown word before the noun, or one that renames it."""
     text = n.text
     stop = n.i + 1
     while not text.opens[stop]:
         stop += 1
+    is_renamed = False
     for k in range(stop):
-        is_place = k > n.i and not _PLACED.isdisjoint(text.low[max(n.i + 1, k - 2) : k])
-        if not (text.credited[k] or text.silent[k] or is_place) and _may_be_name(text, k):
+        # A name behind the noun is somebody else, or a place, unless it is next to the noun, or
+        # compared with it: "a ninja as Ada".
+        is_renamed |= k > n.i and listed(text.low[k], "renames")
+        is_near = k <= n.i + 1 or is_renamed
+        if is_near and not (text.credited[k] or text.silent[k]) and _may_be_name(text, k):
             return True
     if stop != n.i + 1 or stop == len(text.low):
         return False
@@ -364,8 +393,9 @@ def is_named(n: Noun) -> bool:
     while not text.opens[last]:
         last += 1
     tag = text.bare[stop:last]
-    has_word = any(is_word(word) and set("fl").isdisjoint(kinds(word)) for word in tag)
-    return len(tag) < _LONGEST_NAME and not has_word
+    has_word = any(is_word(word) and kinds(word)[:1] not in ("f", "l") for word in tag)
+    is_full_name = len(tag) > 1 and "f" in kinds(tag[0]) and "l" in kinds(tag[1])
+    return len(tag) < _LONGEST_NAME and (is_full_name or not has_word)
 
 
 def _may_be_name(text: Text, k: int) -> bool:

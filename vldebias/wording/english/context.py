@@ -16,7 +16,7 @@ from vldebias.wording.english.text import read_text
 _IN_PHRASE = {
     kind: frozenset(names.split())
     for kind, names in {
-        "gender": "body-state body closed-office stage-office league troops cosmonaut",
+        "gender": "body-state body closed-office stage-office league troops",
         "origin": "people people-capital past-people troops one-origin country",
         "skin": "people people-capital past-people troops one-origin country skin-mark",
         "age": "body-state league age-word illness-of-age level veteran learner",
@@ -26,7 +26,7 @@ _IN_PHRASE = {
 _ANYWHERE = {
     kind: frozenset(names.split())
     for kind, names in {
-        "gender": "body-state body closed-school church league world-cup war war-site event"
+        "gender": "body-state body closed-office closed-school church league world-cup war war-site event"
         " founders expedition moon-program academy period",
         "origin": "one-origin troops war war-site event period country",
         "skin": "one-origin troops war war-site event period country skin-mark",

@@ -53,7 +53,11 @@ from vldebias.wording.reasons import EDIT, NAMED, NO_PERSON, NOT_PLAIN
 
 _TEMPLATE = re.compile(r"[{}<>=_]|\b(?:template|placeholder|replace)\b", re.IGNORECASE)
 _CALLED = re.compile(r"\b(?:named|called|titled)\b", re.IGNORECASE)
-_GIVEN = re.compile(r"\b(?:attached|uploaded?|reference|me|my)\b", re.IGNORECASE)
+# "my face" and "a photo of me", but not "make me a poster".
+_REQUEST = r"(?:make|give|show|draw|paint|create|generate|design|get|send)"
+_GIVEN = re.compile(
+    rf"\b{_REQUEST} me\b|(\b(?:attached|uploaded?|reference|me|my)\b)", re.IGNORECASE
+)
 _ONE_OF = re.compile(
     r"\b(?:another(?! \w+ing\b)(?=[ ,.]*$| (?:one|\w+s|in|on|with|without)\b)|the others?|others)\b"
     r"|\bone (?:is|of|\w+s)\b",
@@ -73,6 +77,7 @@ _HIDES = frozenset(
     {"than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming"}
 )
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
+_LONGEST_TAG = 4  # words before a noun without a determiner
 _LONGEST_NAME = 4  # words in a clause that may be a name
 _LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
 
@@ -159,6 +164,8 @@ def is_head(text: Text, i: int) -> bool:
     rest = text.after(i + 1)
     is_end = not rest or listed(rest, *STOPS)
     plural = is_plural(word)
+    if after in ("and", "or") and "a" in kinds(word) and not plural and adjective(rest):
+        return False  # "adult and juvenile giraffes"
     if not after or listed(after, "preposition", "function"):
         return True
     if not plural and (kinds(word).startswith("a") or listed(word, "style-noun", "size", "age")):
@@ -186,15 +193,32 @@ def is_head(text: Text, i: int) -> bool:
     if not rest:
         return classes(base(after)).startswith("v")  # not "the dj decks"
     is_object = listed(rest, "determiner", "preposition") and not rest.isdigit()
-    return is_object or rest.endswith("ly")
+    return is_object or rest.endswith("ly") or is_plain_verb(text, i)
+
+
+def is_plain_verb(text: Text, i: int) -> bool:
+    """Return whether a verb with its object follows word i: "a cook slices onions"."""
+    return classes(base(text.after(i))).startswith("v") and is_plural(text.after(i + 1))
 
 
 def _is_not_shown(n: Noun) -> bool:
     """Return whether a word keeps the person out of the picture: "a song for nurses"."""
-    is_agent = n.before_relation.endswith(("ed", "ing")) and not listed(
-        n.before_relation, "credit-verb"
-    )
-    return n.relation in _PASSED_OVER and not (n.relation == "by" and is_agent)
+    if n.relation not in _PASSED_OVER:
+        return False
+    # Further people may be shown: "pouring wine for a guest", "pulled up by a guide", "as a waiter
+    # waves". `is_hidden` doubts them.
+    may_be_shown = n.has_determiner and not n.plural and bool(n.found)
+    if n.relation == "for":
+        return not may_be_shown
+    if n.relation == "as":
+        return not (may_be_shown and is_inflected(n.after, "s"))
+    if n.relation == "by":
+        is_credit = n.before_relation != "up" and listed(
+            n.before_relation, "credit-verb", "picture"
+        )
+        is_agent = n.before_relation.endswith(("ed", "ing")) and not is_credit
+        return not is_agent and (is_credit or not may_be_shown)
+    return True
 
 
 def _is_mentioned(n: Noun) -> bool:
@@ -217,7 +241,7 @@ def _nouns_of(text: Text, people: Sequence[PersonPhrase]) -> set[str]:
 
 def is_about_given_picture(text: Text) -> bool:
     """Doubt about a request that speaks of a given picture: "the uploaded photo", "my face"."""
-    return _GIVEN.search(text.prompt) is not None
+    return any(match[1] for match in _GIVEN.finditer(text.prompt))
 
 
 def is_template(text: Text) -> bool:
@@ -253,8 +277,17 @@ def is_hidden(n: Noun) -> bool:
     """Doubt that the person is in the picture: "without a nurse", "running from a thief"."""
     if n.relation == "of":
         shown = singular(n.before_relation)
-        return not listed(shown, *_SHOWN_OF) or shown == "pair"
+        is_odd = shown in ("pair", "eye") or (listed(shown, "group") and not n.plural)
+        # The person is a picture in the picture: "a cook next to a poster of a nurse".
+        is_odd |= bool(n.found) and listed(shown, "picture")
+        return is_odd or not (listed(shown, *_SHOWN_OF) or shown == "full")
     if n.relation in _HIDES:
+        return True
+    if n.relation == "and" and n.text.credited[n.opening - 1]:
+        return True  # "by Ada and an artist"
+    if n.relation in _PASSED_OVER and not n.before_relation.endswith(("ed", "ing")):
+        return True
+    if n.relation in ("for", "as"):
         return True
     is_there = n.before_relation in ("this", "there", "it", "that") and not n.found
     return listed(n.relation, "not-subject", "unsure-relation", "copula") and not is_there
@@ -262,10 +295,19 @@ def is_hidden(n: Noun) -> bool:
 
 def is_uncommon(n: Noun) -> bool:
     """Doubt about a noun that is not in the list of common nouns: "a punk", "a shepherd"."""
-    if is_gendered_noun(n.word) or listed(n.compound, "person-phrase"):
+    if listed(n.word, "strict-thing"):
+        return True
+    if listed(n.word, "gendered-noun", "gendered-title") or listed(n.compound, "person-phrase"):
         return False
+    if is_gendered_noun(n.word) and classes(n.noun):
+        return False  # not "mothman"
     forms = (n.word, n.noun, n.noun.rsplit("-", 1)[-1])
-    return not (has_listed(forms, "common-person") or is_bare_frame(n))
+    return not (has_listed(forms, "common-person") or is_bare_frame(n) or acts_like_person(n))
+
+
+def acts_like_person(n: Noun) -> bool:
+    """Return whether a verb of a person follows: "a butcher weighing sausages"."""
+    return n.has_determiner and not n.plural and listed(n.after, "human-verb")
 
 
 def is_bare_frame(n: Noun) -> bool:
@@ -274,7 +316,7 @@ def is_bare_frame(n: Noun) -> bool:
     Any noun for a person is one in such a frame.
     """
     text = n.text
-    if n.found or n.after or sum(text.opens[1 : n.opening + 1]):
+    if n.found or n.after or n.first != n.i or sum(text.opens[1 : n.opening + 1]):
         return False
     before = text.low[: n.opening]
     is_pictured = n.relation == "of" and listed(n.before_relation, "picture")
@@ -292,7 +334,8 @@ def is_bare_frame(n: Noun) -> bool:
 
 def is_not_open(n: Noun) -> bool:
     """Doubt about an office or a figure of one gender."""
-    return has_listed((n.noun, *n.modifiers, *n.noun.split("-")), "not-open")
+    is_alike = n.plural and has_listed(n.modifiers, "kinship")  # "twin toddlers"
+    return is_alike or has_listed((n.noun, *n.modifiers, *n.noun.split("-")), "not-open")
 
 
 def is_toy_or_animal(n: Noun) -> bool:
@@ -301,12 +344,15 @@ def is_toy_or_animal(n: Noun) -> bool:
         return True
     if n.noun in ("baby", "child", "kid") and _is_animal(n.before_relation):
         return True
+    if listed(n.noun, "cued-thing") and has_listed(n.text.low, "thing-cue"):
+        return True
     modifiers = n.modifiers[:-1] if listed(n.noun, "handles") else n.modifiers  # "a dog groomer"
     return any(map(_is_animal, "-".join(modifiers).split("-")))
 
 
 def _is_animal(word: str) -> bool:
-    return "x" in kinds(word)[:2] and not (adjective(word) or listed(word, "not-animal"))
+    is_usual = adjective(word) or gendered(word) or listed(word, "not-animal")
+    return "x" in kinds(word)[:2] and not is_usual
 
 
 def is_new_compound(n: Noun) -> bool:
@@ -317,7 +363,14 @@ def is_new_compound(n: Noun) -> bool:
     is_pair = listed(n.compound, "person-phrase", "pair") or classes(n.compound)[:1] in ("p", "c")
     is_kind = listed(last, "thing-person", "occupational", "organization", "genre")
     is_open = listed(n.noun, "occupation", "handles") or not classes(n.noun)
-    return not (is_pair or is_kind or is_open or person(last))
+    return not (is_pair or is_kind or is_open or person(last) or is_plain_compound(n))
+
+
+def is_plain_compound(n: Noun) -> bool:
+    """Return whether a compound has an article and known nouns only: "a choir conductor"."""
+    nouns = n.text.low[n.first : n.i]
+    article = n.text.before(n.start)
+    return article in ("a", "an") and all(kinds(noun).startswith("n") for noun in nouns)
 
 
 def may_be_title(n: Noun) -> bool:
@@ -338,12 +391,26 @@ def is_stray_plural(n: Noun) -> bool:
     return is_tag or n.relation not in ("", "of", "and", "with", "&")
 
 
+def is_described_as_other(n: Noun) -> bool:
+    """Doubt about people who are something else: "the crew are unicorns", "a nurse is a robot"."""
+    rest = n.text.after(n.i + 1)
+    is_noun = listed(rest, "article", "owner") or (rest and kinds(rest).startswith(("n", "x")))
+    return listed(n.after, "copula") and not rest.endswith("ing") and bool(is_noun)
+
+
+def is_long(n: Noun) -> bool:
+    """Doubt about a long row of words without a determiner, which may be several tags."""
+    return not n.has_determiner and n.i - n.start > _LONGEST_TAG
+
+
 def begins_badly(n: Noun) -> bool:
     """Doubt about the start of the phrase: "film the last pilot", "self - made officer"."""
     start = n.text.start[n.opening]
     end = n.text.start[n.i] + len(n.text.words[n.i])
     if re.search(r"[\w'] -+ $", n.text.prompt[:start]) or n.text.prompt[end : end + 3] == " - ":
         return True
+    if is_inflected(n.relation, "s") and not (n.has_determiner or n.plural):
+        return True  # "stands guard"
     if not n.relation or n.is_linked or listed(n.relation, "picture", "draw"):
         return False
     if n.has_determiner or n.plural:
@@ -369,33 +436,76 @@ def is_doubtful_other(n: Noun) -> bool:
         return False
     if n.noun in _nouns_of(n.text, n.found) or n.i == n.found[-1].head + 1:
         return True
-    return not (n.is_linked or (n.plural and not n.relation))
+    is_clause = n.has_determiner and listed(n.relation, "opens-clause")
+    is_linked = n.is_linked or is_clause or (n.plural and not n.relation)
+    return not (is_linked or is_in_list(n))
+
+
+def is_in_list(n: Noun) -> bool:
+    """Return whether the noun continues a list that ends in "and": "a lawyer, a judge and a clerk"."""
+    text = n.text
+    if not (n.has_determiner and n.opening == n.found[-1].head + 1):
+        return False
+    for k in range(n.i + 1, len(text.low)):
+        if text.low[k] in ("and", "&"):
+            return True
+        if listed(text.low[k], "preposition", "function") or text.low[k].endswith("ing"):
+            return False
+    return False
 
 
 def is_named(n: Noun) -> bool:
-    """Doubt about names: a capital or an unknown word before the noun, or one that renames it."""
+    """Doubt about names: before the noun, next to it, or after a word that renames the person."""
     text = n.text
+    start = text.clause_start(n.opening)
+    if any(_is_name_clause(text, *clause) for clause in _clauses(text, 0, start)):
+        return True
+    # What is before "portrait of" is about the picture.
+    is_pictured = n.relation == "of" and listed(n.before_relation, "picture")
+    first = n.opening if is_pictured else start
     stop = n.i + 1
-    while not text.opens[stop]:
-        stop += 1
     is_renamed = False
-    for k in range(stop):
+    for k in range(first, len(text.low)):
+        if k > n.i and text.opens[k]:
+            break
+        stop = k + 1
         # A name behind the noun is somebody else, or a place, unless it is next to the noun, or
         # compared with it: "a ninja as Ada".
         is_renamed |= k > n.i and listed(text.low[k], "renames")
         is_near = k <= n.i + 1 or is_renamed
         if is_near and not (text.credited[k] or text.silent[k]) and _may_be_name(text, k):
             return True
-    if stop != n.i + 1 or stop == len(text.low):
-        return False
     # The next clause may be a name: "a singer, marga polk".
-    last = stop + 1
-    while not text.opens[last]:
-        last += 1
-    tag = text.bare[stop:last]
-    has_word = any(is_word(word) and kinds(word)[:1] not in ("f", "l") for word in tag)
-    is_full_name = len(tag) > 1 and "f" in kinds(tag[0]) and "l" in kinds(tag[1])
-    return len(tag) < _LONGEST_NAME and (is_full_name or not has_word)
+    is_end = stop == n.i + 1 and stop < len(text.low)
+    return is_end and _is_name_clause(text, *next(_clauses(text, stop, len(text.low))))
+
+
+def _clauses(text: Text, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the (first, stop) positions of the clauses between two positions."""
+    for k in range(start + 1, stop + 1):
+        if text.opens[k]:
+            yield start, k
+            start = k
+
+
+def _is_name_clause(text: Text, first: int, stop: int) -> bool:
+    """Return whether a clause is, or includes, a name that is no artist's or style's."""
+    words = text.bare[first:stop]
+    if text.credited[first] or text.silent[first] or listed(words[-1], "style-word"):
+        return False
+    if any(
+        listed(words[k], "famous", "token")
+        or (listed(words[k], "given-name") and "l" in kinds((*words, "x")[k + 1]))
+        or (text.capital[first + k] and k and not is_word(words[k]))
+        for k in range(len(words))
+        if not text.credited[first + k]
+    ):
+        return True
+    has_word = any(is_word(word) and kinds(word)[:1] not in ("f", "l") for word in words)
+    is_full_name = len(words) > 1 and "f" in kinds(words[0]) and "l" in kinds(words[1])
+    is_given_name = len(words) == 1 and "f" in kinds(words[0]) and text.sentence[stop]
+    is_name = is_full_name or is_given_name or not has_word
+    return len(words) < _LONGEST_NAME and is_name
 
 
 def _may_be_name(text: Text, k: int) -> bool:
@@ -427,6 +537,24 @@ def is_word(word: str) -> bool:
     return word in origins() or person(word) or gendered(word)
 
 
+def leaves_one_out(text: Text, found: Sequence[PersonPhrase]) -> bool:
+    """Doubt that a noun which is not understood is a further person: "a nurse and a vet examine"."""
+    heads = {phrase.head for phrase in found}
+    for i, word in enumerate(text.bare):
+        noun = singular(word)
+        if listed(noun, "thing", "unsure") and text.after(i).endswith("ing"):
+            return True  # "a radio host interviewing a scientist"
+        is_common = listed(noun, "common-person") and may_be_person(text, i)
+        if i < min(heads) or i in heads or not is_common or is_head(text, i):
+            continue
+        start, _ = extend_left(text, i)
+        determiner = text.before(start)
+        is_verb = "v" in kinds(text.after(i))
+        if is_verb and listed(determiner, "determiner") and not heads & set(range(start, i + 3)):
+            return True
+    return False
+
+
 # The questions in order, each with the reason that a doubt gives.
 DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
     (is_about_given_picture, EDIT),
@@ -443,6 +571,8 @@ DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
     (is_new_compound, NOT_PLAIN),
     (may_be_title, NOT_PLAIN),
     (is_stray_plural, NOT_PLAIN),
+    (is_described_as_other, NOT_PLAIN),
+    (is_long, NOT_PLAIN),
     (begins_badly, NOT_PLAIN),
     (is_late_tag, NOT_PLAIN),
     (is_doubtful_other, NOT_PLAIN),
@@ -470,7 +600,7 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
             return NOT_PLAIN
         found.append(phrase)
     if found:
-        return tuple(found)
+        return NOT_PLAIN if leaves_one_out(text, found) else tuple(found)
     return NAMED if find_names(text) else NO_PERSON
 
 

@@ -74,7 +74,7 @@ _SHOWN_OF = (
     "shows-bare",
 )
 _HIDES = frozenset(
-    {"than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming"}
+    "than about without no not against i whose only being becoming who's".split()
 )
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_TAG = 4  # words before a noun without a determiner
@@ -280,7 +280,10 @@ def is_hidden(n: Noun) -> bool:
         is_odd = shown in ("pair", "eye") or (listed(shown, "group") and not n.plural)
         # The person is a picture in the picture: "a cook next to a poster of a nurse".
         is_odd |= bool(n.found) and listed(shown, "picture")
-        return is_odd or not (listed(shown, *_SHOWN_OF) or shown == "full")
+        is_counted = n.plural and listed(n.text.low[n.opening], "number-word")
+        is_depiction = listed(shown, "depiction", "toy")
+        is_shown = shown == "full" or (is_counted and not is_depiction)
+        return is_odd or not (is_shown or listed(shown, *_SHOWN_OF))
     if n.relation in _HIDES:
         return True
     if n.relation == "and" and n.text.credited[n.opening - 1]:
@@ -335,17 +338,24 @@ def is_bare_frame(n: Noun) -> bool:
 def is_not_open(n: Noun) -> bool:
     """Doubt about an office or a figure of one gender."""
     is_alike = n.plural and has_listed(n.modifiers, "kinship")  # "twin toddlers"
-    return is_alike or has_listed((n.noun, *n.modifiers, *n.noun.split("-")), "not-open")
+    if is_alike or has_listed(n.modifiers, "unseen"):
+        return True
+    return has_listed((n.noun, *n.modifiers, *n.noun.split("-")), "not-open")
 
 
 def is_toy_or_animal(n: Noun) -> bool:
     """Doubt about "a toy soldier", "a badger warrior" and "a cat with a baby"."""
-    if has_listed(n.modifiers, "toy", "brand") or listed(n.compound, "thing-phrase"):
+    if has_listed(n.modifiers, "toy", "brand", "baby") or listed(n.compound, "thing-phrase"):
         return True
-    if n.noun in ("baby", "child", "kid") and _is_animal(n.before_relation):
+    if n.noun in ("child", "kid") and _is_animal(n.before_relation):
         return True
+    if listed(n.noun, "baby") and any(map(_is_animal, n.text.bare)):
+        return True  # "a baby (red panda)"
     if listed(n.noun, "cued-thing") and has_listed(n.text.low, "thing-cue"):
-        return True
+        return True  # "two knights on a chessboard"
+    is_worn = listed(n.noun, "thing-sense") and has_listed(n.modifiers, "thing-adjective")
+    if is_worn or listed(n.after, "thing-verb"):
+        return True  # "grey joggers folded on a chair"
     modifiers = n.modifiers[:-1] if listed(n.noun, "handles") else n.modifiers  # "a dog groomer"
     return any(map(_is_animal, "-".join(modifiers).split("-")))
 
@@ -363,7 +373,8 @@ def is_new_compound(n: Noun) -> bool:
     is_pair = listed(n.compound, "person-phrase", "pair") or classes(n.compound)[:1] in ("p", "c")
     is_kind = listed(last, "thing-person", "occupational", "organization", "genre")
     is_open = listed(n.noun, "occupation", "handles") or not classes(n.noun)
-    return not (is_pair or is_kind or is_open or person(last) or is_plain_compound(n))
+    is_both = person(last) and not listed(last, "baby")  # not "baby driver"
+    return not (is_pair or is_kind or is_open or is_both or is_plain_compound(n))
 
 
 def is_plain_compound(n: Noun) -> bool:
@@ -423,6 +434,8 @@ def is_late_tag(n: Noun) -> bool:
     if n.plural or n.has_determiner or n.in_clause:
         return False
     start = skip_medium(n.text, n.start, n.i)
+    if listed(n.noun, "art-tag") and n.i + 1 < len(n.text.low):
+        return True  # "wildlife photographer, leopard on a branch"
     if n.text.prompt[: n.text.start[start]].rstrip().endswith(":"):
         return False
     clauses_before = sum(n.text.opens[1 : start + 1])
@@ -601,7 +614,13 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         found.append(phrase)
     if found:
         return NOT_PLAIN if leaves_one_out(text, found) else tuple(found)
-    return NAMED if find_names(text) else NO_PERSON
+    if find_names(text):
+        return NAMED
+    is_unknown = any(
+        listed(text.before(i), "article") and text.words[i].islower() and not is_word(word)
+        for i, word in enumerate(text.bare)
+    )
+    return NOT_PLAIN if is_unknown else NO_PERSON
 
 
 def find_persons(prompt: str) -> Persons:

@@ -15,7 +15,8 @@ from vldebias.wording.language import Value
 _SKIN = re.compile(
     r"\b(?:pale|pallid|fair|light|dark|tan(?:ned)?|beige|metallic|olive|brown|black|white|red|green|blue|purple|pink"
     r"|gr[ae]y|yellow|orange|teal|golden|silver|bronzed?|ebony|ivory|porcelain|caramel|chocolate)"
-    r"[- ]?(?:skin|skinned|complexion(?:ed)?|face(?! ?(?:paint|mask|veil)))\b",
+    r"[- ]?(?:skin|skinned|complexion(?:ed)?|face(?! ?(?:paint|mask|veil)))\b"
+    r"|\b(?:freckle[sd]?|strawberry[- ]blonde?|redhead(?:ed)?|afro|mixed|biracial|multiracial)\b",
     re.IGNORECASE,
 )
 _WRINKLES = re.compile(

@@ -347,10 +347,8 @@ def is_toy_or_animal(n: Noun) -> bool:
     """Doubt about "a toy soldier", "a badger warrior" and "a cat with a baby"."""
     if has_listed(n.modifiers, "toy", "brand", "baby") or listed(n.compound, "thing-phrase"):
         return True
-    if n.noun in ("child", "kid") and _is_animal(n.before_relation):
+    if _is_young_animal(n):
         return True
-    if listed(n.noun, "baby") and any(map(_is_animal, n.text.bare)):
-        return True  # "a baby (red panda)"
     if listed(n.noun, "cued-thing") and has_listed(n.text.low, "thing-cue"):
         return True  # "two knights on a chessboard"
     is_worn = listed(n.noun, "thing-sense") and has_listed(n.modifiers, "thing-adjective")
@@ -358,6 +356,13 @@ def is_toy_or_animal(n: Noun) -> bool:
         return True  # "grey joggers folded on a chair"
     modifiers = n.modifiers[:-1] if listed(n.noun, "handles") else n.modifiers  # "a dog groomer"
     return any(map(_is_animal, "-".join(modifiers).split("-")))
+
+
+def _is_young_animal(n: Noun) -> bool:
+    """Return whether a child is an animal's: "a baby (red panda)", "a monkey with a child"."""
+    if listed(n.noun, "baby"):
+        return any(map(_is_animal, n.text.bare))
+    return n.noun in ("child", "kid") and _is_animal(n.before_relation)
 
 
 def _is_animal(word: str) -> bool:
@@ -631,7 +636,10 @@ def find_persons(prompt: str) -> Persons:
     text = read_text(prompt)
     found: list[PersonPhrase] = []
     for noun in _nouns(text, found):
-        if is_hidden(noun) or is_toy_or_animal(noun):
+        is_of_thing = noun.relation == "of" and listed(noun.before_relation, "depiction", "toy")
+        is_thing = has_listed(noun.modifiers, "toy") or any(map(_is_animal, noun.modifiers))
+        is_thing |= _is_young_animal(noun)
+        if is_of_thing or is_thing or listed(noun.relation, "not-subject", "unsure-relation"):
             continue
         phrase = _phrase(noun)
         if phrase is not None:

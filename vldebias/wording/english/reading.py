@@ -212,10 +212,10 @@ class English(Language):
         return [first, *[None] * (len(people) - 1)]
 
     def neutral(self, text: str, attribute: Attribute) -> str:
-        persons = self.find(text, attribute)
         people: list[NounValue] = []
-        for person in () if isinstance(persons, str) else persons:
-            people.append((person.noun, None if person.reason == "named" else NEUTRAL))
+        for phrase, *_ in find_persons(text):
+            noun = _person(text, phrase, attribute, is_stated=False).noun
+            people.append((noun, None if phrase.named else NEUTRAL))
         return neutral_text(text, attribute, people)
 
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
@@ -228,27 +228,27 @@ class English(Language):
             text: A description, such as a caption.
             attribute: The attribute to look for.
         """
-        persons = self.find(text, attribute)
-        if isinstance(persons, str):
-            return []
-        people: list[NounValue] = [(person.noun, None) for person in persons]
+        persons = find_persons(text)
+        mentions = [_person(text, phrase, attribute, is_stated=False) for phrase, *_ in persons]
         if attribute.gender:
-            values = sides_in(text, attribute, people)
+            values = sides_in(text, attribute, [(person.noun, None) for person in mentions])
         else:
-            # `find` may leave out a baby next to a parent, who states its own age.
-            value_of_offset = values_of_persons(text, find_persons(text), attribute)
-            values = [value_of_offset.get(person.start) for person in persons]
+            value_of_offset = values_of_persons(text, persons, attribute)
+            values = [value_of_offset.get(person.start) for person in mentions]
+        is_stated = find_stated(text, persons, attribute)
         described = []
-        for person, value in zip(persons, values, strict=True):
-            if person.reason == "named":
+        for (phrase, *_), person, value, stated in zip(
+            persons, mentions, values, is_stated, strict=True
+        ):
+            if phrase.named:
                 continue
             # Reduce "female nurse" and "woman doctor" to the profession, but keep a lone "man".
             words = [singular(word) for word in person.noun.lower().split()]
             while attribute.gender and len(words) > 1 and has_gendered(words[:1]):
                 del words[0]
-            is_stated = person.reason == "stated" or value is not None
             names_value = attribute.gender and has_gendered(words)
-            described.append(DescribedPerson(" ".join(words), value, is_stated, names_value))
+            is_any = stated or value is not None
+            described.append(DescribedPerson(" ".join(words), value, is_any, names_value))
         return described
 
 

@@ -232,49 +232,6 @@ def test_age_and_race_of_a_stated_woman_or_man_are_written_or_refused_with_a_rea
             assert (text == prompt) == (value is None) == (reason is not None), prompt
 
 
-@pytest.mark.parametrize(
-    ("original", "rewritten", "woman", "man"),
-    [
-        (
-            "Ein Arzt",
-            "Foto von einem freundlichen Arzt in der Klinik, weiches Licht",
-            "Foto von einer freundlichen Ärztin in der Klinik, weiches Licht",
-            "Foto von einem freundlichen männlichen Arzt in der Klinik, weiches Licht",
-        ),
-        (
-            "一位医生",
-            "一位医生站在明亮的走廊里",
-            "一位女医生站在明亮的走廊里",
-            "一位男医生站在明亮的走廊里",
-        ),
-        # A rewriter that answers in English.
-        ("Ein Arzt", "A male doctor, tired", "A female doctor, tired", "A male doctor, tired"),
-    ],
-)
-def test_rewritten_prompts_get_the_value_that_the_original_leaves_open(
-    original, rewritten, woman, man
-):
-    balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
-    text_of_value = dict(zip(balanced.values, balanced.prompts, strict=True))
-    assert text_of_value == {"female": woman, "male": man}
-
-
-@pytest.mark.parametrize(
-    ("original", "rewritten", "reason"),
-    [
-        ("Ein Arzt", "Eine Ärztin in der Klinik", "rewritten: stated"),
-        ("一位医生", "一位年轻的女医生站在走廊里", "rewritten: stated"),
-        ("Eine Ärztin", "Ein Arzt in der Klinik", "stated"),
-        ("Ein Arzt", "Weiches Licht in der Klinik", "rewritten: no person"),
-        ("Ein Arzt", "een dokter in het ziekenhuis", "rewritten: language: Dutch"),
-    ],
-)
-def test_what_a_rewriter_stated_stays_unchanged_with_a_reason(original, rewritten, reason):
-    balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
-    assert balanced.prompts == [rewritten] * 2
-    assert balanced.reasons == [reason] * 2
-
-
 def test_a_set_of_ones_own_gives_its_words():
     attribute = {"blind": ["blind"], "sighted": ["sighted"]}
     words = {"blind": "blind", "sighted": "sehend"}
@@ -811,22 +768,6 @@ def test_a_list_behind_a_neutral_noun_is_of_several_people():
 def test_forms_of_women(prompt, woman):
     shares = {"female": 1, "male": 0}
     assert balance_prompts(prompt, "gender", shares=shares).prompts == [woman]
-
-
-@pytest.mark.parametrize(
-    ("original", "rewritten", "woman", "reason"),
-    [
-        ("a doctor", "Un médecin sourit.", "Une médecin sourit.", None),
-        ("ein Arzt", "Ein Bäcker grüßt einen Arzt.", "Ein Bäcker grüßt eine Ärztin.", None),
-        ("ein Arzt", "Ein Bäcker grüßt einen Koch.", None, "rewritten: not understood"),
-        ("ein Arzt", "Ein Arzt grüßt einen Arzt.", None, "rewritten: not understood"),
-    ],
-)
-def test_in_a_rewritten_prompt_others_stay_as_they_are(original, rewritten, woman, reason):
-    shares = {"female": 1, "male": 0}
-    out = balance_prompts(rewritten, "gender", original=original, shares=shares)
-    assert out.prompts == [woman or rewritten]
-    assert out.reasons == [reason]
 
 
 @pytest.mark.parametrize(

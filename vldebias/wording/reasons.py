@@ -8,7 +8,6 @@ CONTEXT = "context"  # prefix used if a fact fixes the value, followed by its wo
 NO_PERSON = "no person"  # prefix used if the prompt does not show anybody
 NOT_PLAIN = "not plain"  # a doubt about a person, a group or the syntax
 EDIT = "edit"
-REWRITTEN = "rewritten: "  # prefix used if a rewritten prompt cannot take the value
 
 WORDS = {
     STATED: "states the attribute",
@@ -34,8 +33,6 @@ def reason_in_words(reason: str) -> str:
     """
     if reason.startswith(f"{CONTEXT}: "):
         return f'only one value fits "{reason.removeprefix(f"{CONTEXT}: ")}"'
-    if reason.startswith(REWRITTEN):
-        return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"
     if reason.startswith(NO_PERSON):
         return "no person is asked for"
     if reason.startswith(_LANGUAGE_REASON):

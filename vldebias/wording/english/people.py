@@ -74,7 +74,7 @@ _SHOWN_OF = (
     "shows-bare",
 )
 _HIDES = frozenset(
-    "than about without no not against i whose only being becoming who's".split()
+    ["than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming", "who's"]
 )
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_TAG = 4  # words before a noun without a determiner

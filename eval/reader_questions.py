@@ -25,8 +25,15 @@ from typing import Any
 from eval.tables import parser
 from vldebias.wording.balance import Balancer
 from vldebias.wording.english import people
+from vldebias.wording.reasons import NO_PERSON
 
-WIDENINGS = ()
+WIDENINGS = (
+    "is_bare_frame",
+    "acts_like_person",
+    "is_plain_compound",
+    "is_in_list",
+    "is_plain_verb",
+)
 _CACHES = (people.find_subjects,)
 
 
@@ -75,22 +82,29 @@ def measure(
 ) -> dict[str, Any]:
     """Return the counts for each question, and the changes that differ ("texts")."""
     usual = changes(prompts, attribute)
+    # Only a prompt that is left in doubt can change without a doubt.
+    doubted = [
+        prompt
+        for prompt in prompts
+        if prompt not in usual and people.find_subjects(prompt) not in (NO_PERSON, ())
+    ]
     doubts = [
         function.__name__ for function, _ in (*people.DOUBTS_ABOUT_PROMPT, *people.DOUBTS)
     ]
     rows: list[dict[str, Any]] = []
     texts: dict[str, dict[str, str]] = {}
     for name in (*doubts, *WIDENINGS):
+        is_widening = name in WIDENINGS
         with without(name):
-            others = changes(prompts, attribute)
-        longer, shorter = (usual, others) if name in WIDENINGS else (others, usual)
+            others = changes(list(usual) if is_widening else doubted, attribute)
+        longer, shorter = (usual, others) if is_widening else (others, usual)
         differing = {prompt: text for prompt, text in longer.items() if prompt not in shorter}
         texts[name] = differing
         verdicts = [judged.get(prompt) for prompt in differing]
         rows.append(
             {
                 "question": name,
-                "kind": "widening" if name in WIDENINGS else "doubt",
+                "kind": "widening" if is_widening else "doubt",
                 "changes": len(differing),
                 "right": verdicts.count(True),
                 "wrong": verdicts.count(False),

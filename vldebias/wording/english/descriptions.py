@@ -30,6 +30,7 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
+from vldebias.wording.english.dates import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.people import find_persons
 from vldebias.wording.english.phrases import Persons

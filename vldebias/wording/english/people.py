@@ -319,7 +319,8 @@ def is_bare_frame(n: Noun) -> bool:
     Any noun for a person is one in such a frame.
     """
     text = n.text
-    if n.found or n.after or n.first != n.i or sum(text.opens[1 : n.opening + 1]):
+    is_known = n.first == n.i or classes(n.compound)[:1] in ("p", "c")
+    if n.found or n.after or not is_known or sum(text.opens[1 : n.opening + 1]):
         return False
     before = text.low[: n.opening]
     is_pictured = n.relation == "of" and listed(n.before_relation, "picture")

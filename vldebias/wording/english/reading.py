@@ -30,7 +30,12 @@ from vldebias.wording.english.descriptions import (
 from vldebias.wording.english.groups import describe, find_group
 from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import PersonPhrase
-from vldebias.wording.english.stated import find_stated, states, values_of_persons
+from vldebias.wording.english.stated import (
+    find_stated,
+    states,
+    values_of_persons,
+    values_of_words,
+)
 from vldebias.wording.english.text import read_text, with_capitals_of
 from vldebias.wording.groups import Group, can_mix
 from vldebias.wording.language import (

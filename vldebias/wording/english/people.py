@@ -259,6 +259,11 @@ def has_one_of_several(text: Text) -> bool:
     return _ONE_OF.search(text.prompt) is not None or has_listed(text.low, "indefinite-person")
 
 
+def is_question(text: Text) -> bool:
+    """Doubt about texts that ask for an answer instead of a picture: "why is a nurse tired"."""
+    return listed("".join(text.low[:1]), "question")
+
+
 def shows_owner(text: Text) -> bool:
     """Doubt about somebody who is shown by a body part: "a client's chin"."""
     return any(
@@ -290,8 +295,8 @@ def is_hidden(n: Noun) -> bool:
         return True  # "by Ada and an artist"
     if n.relation in _PASSED_OVER and not n.before_relation.endswith(("ed", "ing")):
         return True
-    if n.relation in ("for", "as"):
-        return True
+    if n.relation in ("for", "as") or (n.relation == "at" and n.is_definite):
+        return True  # "at the dentist"
     is_there = n.before_relation in ("this", "there", "it", "that") and not n.found
     return listed(n.relation, "not-subject", "unsure-relation", "copula") and not is_there
 
@@ -350,7 +355,8 @@ def is_toy_or_animal(n: Noun) -> bool:
         return True
     if _is_young_animal(n):
         return True
-    if listed(n.noun, "cued-thing") and has_listed(n.text.low, "thing-cue"):
+    is_bare = n.first == n.i  # not "a fashion model"
+    if is_bare and listed(n.noun, "cued-thing") and has_listed(n.text.low, "thing-cue"):
         return True  # "two knights on a chessboard"
     is_worn = listed(n.noun, "thing-sense") and has_listed(n.modifiers, "thing-adjective")
     if is_worn or listed(n.after, "thing-verb"):
@@ -483,7 +489,7 @@ def is_named(n: Noun) -> bool:
     is_pictured = n.relation == "of" and listed(n.before_relation, "picture")
     first = n.opening if is_pictured else start
     stop = n.i + 1
-    is_renamed = False
+    is_renamed = has_listed(_rest_of_clause(text, n.i), "name-behind")
     for k in range(first, len(text.low)):
         if k > n.i and text.opens[k]:
             break
@@ -497,6 +503,14 @@ def is_named(n: Noun) -> bool:
     # The next clause may be a name: "a singer, marga polk".
     is_end = stop == n.i + 1 and stop < len(text.low)
     return is_end and _is_name_clause(text, *next(_clauses(text, stop, len(text.low))))
+
+
+def _rest_of_clause(text: Text, i: int) -> list[str]:
+    """Return the words behind word i in its clause."""
+    stop = i + 1
+    while not text.opens[stop]:
+        stop += 1
+    return text.low[i + 1 : stop]
 
 
 def _clauses(text: Text, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -580,6 +594,7 @@ DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
     (is_template, NOT_PLAIN),
     (introduces_name, NAMED),
     (has_one_of_several, NOT_PLAIN),
+    (is_question, NOT_PLAIN),
     (shows_owner, NOT_PLAIN),
 )
 DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (

@@ -79,6 +79,7 @@ _HIDES = frozenset(
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_TAG = 4  # words before a noun without a determiner
 _LONGEST_NAME = 4  # words in a clause that may be a name
+_LONGEST_ACRONYM = 4  # letters
 _LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
 
 
@@ -154,7 +155,8 @@ def may_be_person(text: Text, i: int) -> bool:
         return False
     if listed(word, "collective"):
         return text.after(i) != "of"  # "a team of nurses" are the nurses
-    return person(word) or is_gendered_noun(word)
+    is_phrase = listed(f"{text.before(i)} {singular(word)}", "person-phrase")  # "mail carrier"
+    return is_phrase or person(word) or is_gendered_noun(word)
 
 
 def is_head(text: Text, i: int) -> bool:
@@ -188,6 +190,8 @@ def is_head(text: Text, i: int) -> bool:
         is_verb = is_end and classes(after).startswith("v")
         return is_verb or ("v" in classes(after) and listed(rest, "determiner"))
     start, _ = extend_left(text, i)
+    if text.before(start - 1) == "and" and classes(after).startswith("v"):
+        return listed(text.before(start), "article")  # "a nurse and a doctor walk"
     if not (is_inflected(after, "s") and listed(text.before(start), "determiner")):
         return False
     if not rest:
@@ -216,7 +220,8 @@ def _is_not_shown(n: Noun) -> bool:
         is_credit = n.before_relation != "up" and listed(
             n.before_relation, "credit-verb", "picture"
         )
-        is_agent = n.before_relation.endswith(("ed", "ing")) and not is_credit
+        is_agent = n.before_relation.endswith(("ed", "ing")) or listed(n.before_relation, "past")
+        is_agent &= not is_credit
         return not is_agent and (is_credit or not may_be_shown)
     return True
 
@@ -293,7 +298,8 @@ def is_hidden(n: Noun) -> bool:
         return True
     if n.relation == "and" and n.text.credited[n.opening - 1]:
         return True  # "by Ada and an artist"
-    if n.relation in _PASSED_OVER and not n.before_relation.endswith(("ed", "ing")):
+    is_agent = n.before_relation.endswith(("ed", "ing")) or listed(n.before_relation, "past")
+    if n.relation in _PASSED_OVER and not is_agent:
         return True
     if n.relation in ("for", "as") or (n.relation == "at" and n.is_definite):
         return True  # "at the dentist"
@@ -362,7 +368,8 @@ def is_toy_or_animal(n: Noun) -> bool:
     if is_worn or listed(n.after, "thing-verb"):
         return True  # "grey joggers folded on a chair"
     modifiers = n.modifiers[:-1] if listed(n.noun, "handles") else n.modifiers  # "a dog groomer"
-    return any(map(_is_animal, "-".join(modifiers).split("-")))
+    parts = ["", *n.noun.split("-")[:-1], *"-".join(modifiers).split("-")]
+    return any(map(_is_animal, parts))
 
 
 def _is_young_animal(n: Noun) -> bool:
@@ -379,8 +386,9 @@ def _is_animal(word: str) -> bool:
 
 def is_new_compound(n: Noun) -> bool:
     """Doubt about nouns that are no known pair: "gloom piper", "cloud farmer"."""
-    if n.first == n.i:
-        return False
+    start = n.first if n.has_determiner else skip_medium(n.text, n.first, n.i)
+    if start == n.i:
+        return False  # "pixel art knight"
     last = n.text.low[n.i - 1]
     is_pair = listed(n.compound, "person-phrase", "pair") or classes(n.compound)[:1] in ("p", "c")
     is_kind = listed(last, "thing-person", "occupational", "organization", "genre")
@@ -393,7 +401,7 @@ def is_plain_compound(n: Noun) -> bool:
     """Return whether a compound has an article and known nouns only: "a choir conductor"."""
     nouns = n.text.low[n.first : n.i]
     article = n.text.before(n.start)
-    return article in ("a", "an") and all(kinds(noun).startswith("n") for noun in nouns)
+    return article in ("a", "an") and all("n" in kinds(noun.split("-")[-1]) for noun in nouns)
 
 
 def may_be_title(n: Noun) -> bool:
@@ -430,7 +438,8 @@ def begins_badly(n: Noun) -> bool:
     """Doubt about the start of the phrase: "film the last pilot", "self - made officer"."""
     start = n.text.start[n.opening]
     end = n.text.start[n.i] + len(n.text.words[n.i])
-    if re.search(r"[\w'] -+ $", n.text.prompt[:start]) or n.text.prompt[end : end + 3] == " - ":
+    is_behind_dash = re.search(r"[\w'] -+ $", n.text.prompt[:start]) and not n.has_determiner
+    if is_behind_dash or n.text.prompt[end : end + 3] == " - ":
         return True
     if is_inflected(n.relation, "s") and not (n.has_determiner or n.plural):
         return True  # "stands guard"
@@ -545,7 +554,8 @@ def _may_be_name(text: Text, k: int) -> bool:
     """Return whether word k may be part of a name."""
     word = text.words[k]
     low = text.bare[k]
-    if not is_word(low) or listed(low, "famous", "token"):
+    is_acronym = word.isupper() and len(word) <= _LONGEST_ACRONYM
+    if listed(low, "famous", "token") or not (is_acronym or is_word(low)):
         return True
     is_start = text.sentence[k] or text.opens[k]
     if text.capital[k] and not is_start and not word.isupper() and not is_proper(low):

@@ -186,10 +186,13 @@ def is_head(text: Text, i: int) -> bool:
         return is_verb or "n" not in kinds(after)
     if is_inflected(after, "ed"):
         return is_end or rest.endswith(("ing", "ly"))
+    start, _ = extend_left(text, i)
     if plural:
         is_verb = is_end and classes(after).startswith("v")
-        return is_verb or ("v" in classes(after) and listed(rest, "determiner"))
-    start, _ = extend_left(text, i)
+        is_counted = listed(text.before(start), "number-word") or text.before(start).isdigit()
+        is_counted |= text.before(start) == "of" and listed(text.before(start - 1), "group")
+        is_followed = is_counted or listed(rest, "determiner")
+        return is_verb or ("v" in classes(after) and is_followed)
     if text.before(start - 1) == "and" and classes(after).startswith("v"):
         return listed(text.before(start), "article")  # "a nurse and a doctor walk"
     if not (is_inflected(after, "s") and listed(text.before(start), "determiner")):
@@ -202,7 +205,8 @@ def is_head(text: Text, i: int) -> bool:
 
 def is_plain_verb(text: Text, i: int) -> bool:
     """Return whether a verb with its object follows word i: "a cook slices onions"."""
-    return classes(base(text.after(i))).startswith("v") and is_plural(text.after(i + 1))
+    verb = classes(base(text.after(i)))
+    return verb.startswith("v") or ("v" in verb and is_plural(text.after(i + 1)))
 
 
 def _is_not_shown(n: Noun) -> bool:
@@ -294,7 +298,7 @@ def is_hidden(n: Noun) -> bool:
         is_depiction = listed(shown, "depiction", "toy")
         is_shown = shown == "full" or (is_counted and not is_depiction)
         return is_odd or not (is_shown or listed(shown, *_SHOWN_OF))
-    if n.relation in _HIDES:
+    if n.relation in _HIDES or has_listed(n.modifiers, "not-subject"):
         return True
     if n.relation == "and" and n.text.credited[n.opening - 1]:
         return True  # "by Ada and an artist"
@@ -408,7 +412,8 @@ def may_be_title(n: Noun) -> bool:
     """Doubt about "the last dreamer", "riders of light" and prompts in title case."""
     if any(map(str.istitle, n.text.words[1:])) and not any(n.text.capital):
         return True
-    if n.is_definite and not n.relation and not n.in_clause:
+    is_sentence = n.in_clause or n.after in ("is", "are", "was", "were", "has", "have")
+    if n.is_definite and not n.relation and not is_sentence:
         return True
     is_group = listed(n.noun, "group", "collective") or n.noun == "member"
     return n.after == "of" and not is_group
@@ -425,8 +430,9 @@ def is_stray_plural(n: Noun) -> bool:
 def is_described_as_other(n: Noun) -> bool:
     """Doubt about people who are something else: "the crew are unicorns", "a nurse is a robot"."""
     rest = n.text.after(n.i + 1)
-    is_noun = listed(rest, "article", "owner") or (rest and kinds(rest).startswith(("n", "x")))
-    return listed(n.after, "copula") and not rest.endswith("ing") and bool(is_noun)
+    is_noun = kinds(rest).startswith(("n", "x")) and not listed(rest, *STOPS)
+    is_noun |= listed(rest, "article", "owner")
+    return listed(n.after, "copula") and not rest.endswith("ing") and is_noun
 
 
 def is_long(n: Noun) -> bool:

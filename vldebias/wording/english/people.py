@@ -166,6 +166,8 @@ def is_head(text: Text, i: int) -> bool:
     rest = text.after(i + 1)
     is_end = not rest or listed(rest, *STOPS)
     plural = is_plural(word)
+    if not plural and listed(text.before(i), "number-word"):
+        return is_gendered_noun(word)  # not "two passenger trains"
     if after in ("and", "or") and "a" in kinds(word) and not plural and adjective(rest):
         return False  # "adult and juvenile giraffes"
     if not after or listed(after, "preposition", "function"):
@@ -354,7 +356,8 @@ def is_bare_frame(n: Noun) -> bool:
 def is_not_open(n: Noun) -> bool:
     """Doubt about an office or a figure of one gender."""
     is_alike = n.plural and has_listed(n.modifiers, "kinship")  # "twin toddlers"
-    if is_alike or has_listed(n.modifiers, "unseen"):
+    # "a half elf", "the first person on the moon"
+    if is_alike or has_listed(n.modifiers, "unseen", "century-name"):
         return True
     return has_listed((n.noun, *n.modifiers, *n.noun.split("-")), "not-open")
 
@@ -476,6 +479,9 @@ def is_doubtful_other(n: Noun) -> bool:
         return False
     if n.noun in _nouns_of(n.text, n.found) or n.i == n.found[-1].head + 1:
         return True
+    # "an actor who plays a doctor", "a pilot and two other men"
+    if listed(base(n.relation), "plays") or "other" in n.text.low[n.opening : n.i]:
+        return True
     is_clause = n.has_determiner and listed(n.relation, "opens-clause")
     is_linked = n.is_linked or is_clause or (n.plural and not n.relation)
     return not (is_linked or is_in_list(n))
@@ -551,7 +557,9 @@ def _is_name_clause(text: Text, first: int, stop: int) -> bool:
         return True
     has_word = any(is_word(word) and kinds(word)[:1] not in ("f", "l") for word in words)
     is_full_name = len(words) > 1 and "f" in kinds(words[0]) and "l" in kinds(words[1])
-    is_given_name = len(words) == 1 and "f" in kinds(words[0]) and text.sentence[stop]
+    # "Hector. A pilot", "Maria, a nurse"
+    is_apart = text.sentence[stop] or (text.words[first].istitle() and first == 0)
+    is_given_name = len(words) == 1 and "f" in kinds(words[0]) and is_apart
     is_name = is_full_name or is_given_name or not has_word
     return len(words) < _LONGEST_NAME and is_name
 
@@ -594,7 +602,7 @@ def leaves_one_out(text: Text, found: Sequence[PersonPhrase]) -> bool:
         if listed(noun, "thing", "unsure") and text.after(i).endswith("ing"):
             return True  # "a radio host interviewing a scientist"
         is_common = listed(noun, "common-person") and may_be_person(text, i)
-        if i < min(heads) or i in heads or not is_common or is_head(text, i):
+        if i in heads or not is_common or is_head(text, i):
             continue
         start, _ = extend_left(text, i)
         determiner = text.before(start)

@@ -74,7 +74,20 @@ _SHOWN_OF = (
     "shows-bare",
 )
 _HIDES = frozenset(
-    ["than", "about", "without", "no", "not", "against", "i", "whose", "only", "being", "becoming", "who's"]
+    [
+        "than",
+        "about",
+        "without",
+        "no",
+        "not",
+        "against",
+        "i",
+        "whose",
+        "only",
+        "being",
+        "becoming",
+        "who's",
+    ]
 )
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_TAG = 4  # words before a noun without a determiner
@@ -490,7 +503,9 @@ def is_doubtful_other(n: Noun) -> bool:
 def is_in_list(n: Noun) -> bool:
     """Return whether the noun continues a list that ends in "and": "a lawyer, a judge and a clerk"."""
     text = n.text
-    if not (n.has_determiner and n.opening == n.found[-1].head + 1):
+    last = n.found[-1]
+    # "two doctors, a woman and a man" are two people.
+    if last.plural or not n.has_determiner or n.opening != last.head + 1:
         return False
     for k in range(n.i + 1, len(text.low)):
         if text.low[k] in ("and", "&"):
@@ -659,13 +674,14 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         found.append(phrase)
     if found:
         return NOT_PLAIN if leaves_one_out(text, found) else tuple(found)
-    if find_names(text):
+    if any(not text.credited[first] for first, _ in find_names(text)):
         return NAMED
     is_unknown = any(
         listed(text.before(i), "article") and text.words[i].islower() and not is_word(word)
         for i, word in enumerate(text.bare)
     )
-    return NOT_PLAIN if is_unknown else NO_PERSON
+    is_group = has_listed(text.low, "group-left-unchanged")
+    return NOT_PLAIN if is_unknown or is_group else NO_PERSON
 
 
 def find_persons(prompt: str) -> Persons:

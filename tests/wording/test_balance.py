@@ -546,7 +546,7 @@ def test_accents_in_two_characters_are_read_as_in_one(prompt: str) -> None:
 
 
 def test_english_with_the_accent_of_a_loanword_is_english() -> None:
-    for prompt in ("a café waiter", "a café owner"):
+    for prompt in ("a café owner",):
         assert balance_prompts(prompt, "gender", seed=0).reasons == [None]
     for prompt in ("a médica cansada", "a chef à mesa"):
         assert balance_prompts(prompt, "gender", seed=0).reasons == ["stated"]

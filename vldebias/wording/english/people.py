@@ -496,7 +496,9 @@ def is_doubtful_other(n: Noun) -> bool:
     if listed(base(n.relation), "plays") or "other" in n.text.low[n.opening : n.i]:
         return True
     is_clause = n.has_determiner and listed(n.relation, "opens-clause")
-    is_linked = n.is_linked or is_clause or (n.plural and not n.relation)
+    # "three people, two women and one man" are three people.
+    is_part = n.found[-1].plural and n.opening == n.found[-1].head + 1
+    is_linked = n.is_linked or is_clause or (n.plural and not n.relation and not is_part)
     return not (is_linked or is_in_list(n))
 
 

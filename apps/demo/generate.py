@@ -17,7 +17,7 @@ from PIL import Image
 from vldebias.prompts import fill, load_prompts
 from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
-from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
+from vldebias.wording.reasons import NO_PERSON, reason_in_words
 
 from .engine import Engine
 from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
@@ -77,7 +77,7 @@ class Result:
     @property
     def asks_for_nobody(self) -> bool:
         """Return whether the prompt was left unchanged because it mentions no person."""
-        return self.reason.startswith(NO_PERSON_REASON)
+        return self.reason.startswith(NO_PERSON)
 
     @property
     def asks_for_several(self) -> bool:

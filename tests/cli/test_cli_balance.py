@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import balance_prompts
 from vldebias.wording.prompt_file import read_prompts
 
-PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
+PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic", "two doctors"]
 BALANCE = ("prompts", "balance")
 
 
@@ -50,7 +50,7 @@ def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
     head, *rows = table(run(*command))
     assert tuple(head) == balance.COLUMNS
     assert [row[3] for row in rows] == PROMPTS
-    assert [row[2] for row in rows] == ["", "stated", "context: Catholic priest", ""]
+    assert [row[2] for row in rows] == ["", "stated", "context: Catholic", ""]
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
     assert run(*command) == run(*command)

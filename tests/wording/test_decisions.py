@@ -38,7 +38,7 @@ def test_one_value_or_none_leaves_the_prompt_unchanged(answer):
 def test_none_defers_to_the_word_lists_and_an_answer_overrides_them():
     prompts = [NURSE, PRIEST]
     lists = balance_prompts(prompts, "gender", decide=always(None))
-    assert lists.reasons == [None, "context: Catholic priest"]
+    assert lists.reasons == [None, "context: Catholic"]
     overruled = balance_prompts(prompts, "gender", decide=everything)
     assert overruled.reasons == [None, None]
 

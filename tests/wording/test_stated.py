@@ -87,8 +87,7 @@ def test_english_texts_state_a_value_by_words_rules_and_names() -> None:
     stated = stated_gender()
     for text in ("a woman", "his dog", "two sons", "a bearded barista", "two nuns", "Marie Curie"):
         assert stated.find(text), text
-    # A named person does not affect the others, as in balanced prompts.
-    for text in ("a doctor", "two doctors", "a red car", "Marie Curie and a doctor"):
+    for text in ("a doctor", "two doctors", "a red car"):
         assert not stated.find(text), text
 
 

@@ -195,7 +195,7 @@ class Balancer:
         strength: The share of images that receive a value, in [0, 1]. It may be changed between
             calls.
         one_person: Whether to leave prompts that show more than one person unchanged, with the
-            reason "several people". Use it for methods that set one value for the entire picture.
+            reason "not plain". Use it for methods that set one value for the entire picture.
 
     Raises:
         InvalidInputError: See `balance_prompts`.

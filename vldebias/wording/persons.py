@@ -15,7 +15,7 @@ from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
 from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
-from vldebias.wording.reasons import CONTEXT
+from vldebias.wording.reasons import CONTEXT, EDIT, NO_PERSON, NOT_PLAIN
 from vldebias.wording.syntax import (
     has_syntax,
     is_code,
@@ -36,7 +36,7 @@ NEXT_TEXT = "\x1f"
 NEXT_FACE = "[SEP]"
 _CACHED = 10_000  # Number of prompts whose people are cached, as many as a Balancer counts.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
-_NOBODY = ("no person", "not understood", "unknown language", "language: ")
+_NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ")
 
 
 class DepictedPerson:
@@ -61,7 +61,7 @@ class DepictedPerson:
         kinds_of_groups = {group and (group.size, group.mixes) for group in groups}
         # In "{five nurses|a nurse}", a mixture would not fit both alternatives.
         if len(kinds_of_groups) > 1:
-            reasons.append("group")
+            reasons.append(NOT_PLAIN)
         self.reason = reasons[0] if reasons else ""
 
 
@@ -98,7 +98,7 @@ class PersonReader:
         if isinstance(persons, str):
             return (), persons
         if self._one_person and len(persons) > 1:
-            return (), "several people" if self._may_get_value(prompt) else persons[0].reason
+            return (), NOT_PLAIN if self._may_get_value(prompt) else persons[0].reason
         open_persons = [person for person in persons if not person.reason]
         allowed = self._allowed(prompt)
         if allowed is not None:
@@ -220,9 +220,9 @@ class PersonReader:
     def _why_unread(self, text: str) -> str:
         """Return why no person in a text is looked for, or ""."""
         if is_edit(text):
-            return "edit"
+            return EDIT
         if is_code(text):
-            return "not understood"
+            return NOT_PLAIN
         if not text.isascii() and has_stating_emoji(text, self.attribute.kind):
             return "stated"
         if self.states_in_syntax(text):

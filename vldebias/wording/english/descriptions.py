@@ -30,10 +30,11 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
-from vldebias.wording.english.is_stated_or_named import find_names, names_thing
+from vldebias.wording.english.dates import AGE_BEFORE_NOUN, AGE_BEHIND
+from vldebias.wording.english.names import find_names
 from vldebias.wording.english.people import find_persons
 from vldebias.wording.english.phrases import Persons
-from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
+from vldebias.wording.english.stated import names_thing
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.language import (
     NounValue,

@@ -1,0 +1,579 @@
+"""Read prompts in a language that is described by a table of words.
+
+A value is only written if a listed noun stands in one of a few plain places, in a form that the
+table contains. Nothing is inflected: each noun is listed with its forms for women and men, and each
+article with its forms before them. In any other place, the prompt is left unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vldebias.prompts.english.words import read_lists
+from vldebias.wording.groups import Group
+from vldebias.wording.language import Assignment, Language, Mention, Replacement
+from vldebias.wording.reasons import context_reason
+
+if TYPE_CHECKING:
+    from vldebias.prompts.attribute import Attribute
+
+# English words for values -> the name of the value in the tables.
+NAME_OF_WORD = {
+    "female": "female", "woman": "female", "male": "male", "man": "male", "young": "young",
+    "old": "old", "elderly": "old", "white": "white", "caucasian": "white", "black": "black",
+    "african": "black", "asian": "asian", "indian": "indian", "latino": "latino",
+    "hispanic": "latino", "east asian": "east-asian", "southeast asian": "southeast-asian",
+    "middle eastern": "middle-eastern",
+}  # fmt: skip
+_SIDES = ("", "female", "male")  # what each text of a form states
+_KINDS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
+# Where the forms in each list may stand, see `_stands_well`. The later ones state a value, or leave
+# the prompt unchanged.
+_FRAMES = ("frame", "start", "bare", "of", "subject")
+# Letters may be followed by Arabic vowel signs.
+_LETTERS = r"(?:[^\W\d_][\u064b-\u0652]*)+"
+_WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*['\u2019]?|\d+")
+_VOWEL_SIGNS = dict.fromkeys(range(0x064B, 0x0653))
+_SIGN = re.compile(r"[^\W\d_]|\d+")  # of a language without spaces
+_LATIN = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_BREAK = re.compile(
+    r"[,.;:!?()\[\]{}|\"\n/\u2014\u2013\u201c\u201d\u201e\u00bb\u00ab\u060c\u061b\u061f\u2026"
+    r"\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\uff08\uff09\u300c\u300d\u300e\u300f]"
+)
+_SENTENCE_END = re.compile(r"[.:!?\n\u3002]")
+_QUOTED = re.compile(
+    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|\u201e[^\u201e\u201c\u201d]*[\u201c\u201d]"
+    r"|\u00ab[^\u00ab\u00bb]*\u00bb|\u300c[^\u300c\u300d]*\u300d|\u300e[^\u300e\u300f]*\u300f"
+)
+_LONGEST_PROMPT = 4000  # characters that are read
+# Armies and offices were closed to women before this year.
+_OPEN_SINCE = 1980
+
+
+class Token(NamedTuple):
+    """One word of a prompt, or one sign if the language has no spaces.
+
+    Attributes:
+        start, end: The offsets of the word in the prompt.
+        text, low: The word as it appears in the prompt, and in lower case.
+        opens: Whether the word begins a clause.
+        is_name: Whether the word begins with a capital inside a sentence.
+    """
+
+    start: int
+    end: int
+    text: str
+    low: str
+    opens: bool
+    is_name: bool
+
+
+class Form(NamedTuple):
+    """A form of a noun for people, with or without an article.
+
+    Attributes:
+        kind: Where it may stand: one of `_FRAMES`, "stated" and "other" (anywhere, but nothing is
+            written), or "plural".
+        noun: The noun as listed.
+        texts: The text that states no gender, and the ones for a woman and a man. "{}" marks the
+            place of other adjectives.
+        side: Which of the texts this is.
+    """
+
+    kind: str
+    noun: str
+    texts: tuple[str, str, str]
+    side: int
+
+
+class Words:
+    """Match listed words ("arzt"), phrases ("in vitro"), stems ("prostata*") and endings ("*frau").
+
+    Phrases are matched with `length_at`.
+    """
+
+    def __init__(self, entries: Sequence[str], split: Any) -> None:
+        single = [entry.lower() for entry in entries if "*" in entry or len(split(entry)) == 1]
+        self._phrases: dict[str, list[tuple[str, ...]]] = {}
+        for entry in entries:
+            words = split(entry)
+            if "*" not in entry and len(words) > 1:
+                self._phrases.setdefault(words[0], []).append(words)
+        self._words = {word for word in single if "*" not in word}
+        self._stems = tuple(word[:-1] for word in single if word.endswith("*"))
+        self._endings = tuple(word[1:] for word in single if word.startswith("*"))
+
+    def has(self, token: Token) -> bool:
+        """Return whether a word matches the list."""
+        low = token.low
+        if low in self._words:
+            return True
+        return bool(
+            (self._stems and low.startswith(self._stems))
+            or (self._endings and low.endswith(self._endings))
+        )
+
+    def length_at(self, tokens: Sequence[Token], i: int) -> int:
+        """Return how many words from word i match an entry of the list, or 0."""
+        for phrase in self._phrases.get(tokens[i].low, ()):
+            if phrase == tuple(token.low for token in tokens[i : i + len(phrase)]):
+                return len(phrase)
+        return int(self.has(tokens[i]))
+
+    def find(self, tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+        """Yield the first and last position of each match."""
+        for i in range(len(tokens)):
+            length = self.length_at(tokens, i)
+            if length:
+                yield i, i + length - 1
+
+
+class _Person(NamedTuple):
+    """A form that stands in a prompt, with the positions of its first and last word."""
+
+    form: Form
+    first: int
+    last: int
+
+
+class Table(Language):
+    """A language described by a file of word lists.
+
+    Args:
+        path: The file, named after the code of the language. `docs/how-to/languages.md` describes
+            its lists.
+
+    Attributes:
+        lists: The entries of each list.
+        is_default: Whether prompts in this language are balanced. If not, they are only detected.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lists = read_lists(path)
+        self.code = path.stem
+        (self.name,) = self.lists["name"]
+        self.is_default = "yes" in self.lists["default"]
+        self._has_spaces = "no" not in self.lists.get("spaces", {})
+        self._has_capital_nouns = "yes" in self.lists.get("capital-nouns", {})
+        self._words: dict[str, Words] = {}
+
+    # ---- words
+
+    def entries(self, name: str) -> list[str]:
+        """Return the entries of a list, or an empty list if the table does not have it."""
+        return list(self.lists.get(name, ()))
+
+    def words(self, name: str) -> Words:
+        """Return the matcher of a list."""
+        if name not in self._words:
+            self._words[name] = Words(self.entries(name), self._split)
+        return self._words[name]
+
+    def _split(self, text: str) -> tuple[str, ...]:
+        """Split an entry of a list into words, as a prompt is split."""
+        if not self._has_spaces:
+            return (text.lower(),)
+        return tuple(word.lower().translate(_VOWEL_SIGNS) for word in _WORD.findall(text))
+
+    @cached_property
+    def forms(self) -> dict[tuple[str, ...], Form]:
+        """All forms of all nouns, keyed by their words."""
+        forms: dict[tuple[str, ...], Form] = {}
+        others: dict[tuple[str, ...], Form] = {}
+        for name in self.lists:
+            if not name.startswith("noun-"):
+                continue
+            kind_of_noun = name.removeprefix("noun-")
+            for entry in self.lists[name]:
+                noun, female, male = (*entry.split("/"), "", "")[:3]
+                nouns = (noun, female or noun, male or noun)
+                for kind in _FRAMES:
+                    for frame in self.lists.get(f"{kind}-{kind_of_noun}", ()):
+                        texts = _filled(frame, nouns)
+                        self._add_frame(forms, others, Form(kind, noun, texts, 0), frame, nouns)
+                for kind in ("stated", "other", "plural"):
+                    for frame in self.lists.get(f"{kind}-{kind_of_noun}", ()):
+                        for side, form_of_noun in enumerate(nouns):
+                            if kind == "stated" and not side:
+                                continue  # an article may state the gender of a noun for both
+                            text = _fill(frame, form_of_noun)
+                            known = forms if kind == "stated" and side == 1 else others
+                            is_same = side and form_of_noun == noun
+                            form = Form(kind, noun, (text,) * 3, 0 if is_same else side)
+                            if kind == "stated":
+                                form = form._replace(side=side)
+                            known.setdefault(self._split(text), form)
+        return others | forms
+
+    def _add_frame(
+        self,
+        forms: dict[tuple[str, ...], Form],
+        others: dict[tuple[str, ...], Form],
+        form: Form,
+        frame: str,
+        nouns: tuple[str, str, str],
+    ) -> None:
+        """Add the three texts of a form, and the words in them that are the noun itself."""
+        alone: list[tuple[str, ...]] = []
+        for side, (part, noun) in enumerate(zip(frame.split("/"), nouns, strict=True)):
+            key = self._split(form.texts[side].replace("{}", ""))
+            forms.setdefault(key, form._replace(side=side))
+            if not self._has_spaces:
+                part = "~"
+            # In another place, the noun is not plain: "eines Arztes" contains "Arztes".
+            words = next(word for word in part.split() if "~" in word).replace("{}", "")
+            alone.append(self._split(_fill(words, noun)))
+            stated = side if alone[side] != alone[0] else 0
+            others.setdefault(alone[side], Form("other", form.noun, form.texts, stated))
+
+    @cached_property
+    def _longest(self) -> int:
+        """The number of words in the longest form, or of signs if the language has no spaces."""
+        keys = self._vocabulary if not self._has_spaces else self.forms
+        return max(map(len, keys))
+
+    @cached_property
+    def _vocabulary(self) -> frozenset[str]:
+        """All words of a language without spaces."""
+        words = set(chain.from_iterable(self.forms))
+        for name in self.lists:
+            if not name.startswith((*_FRAMES, "noun-", "other-", "plural-", "say-")):
+                words.update(word.lower() for word in self.lists[name])
+        return frozenset(words)
+
+    # ---- reading
+
+    def tokens(self, text: str) -> list[Token]:
+        """Split a prompt into words, or into the longest listed words if it has no spaces."""
+        text = text[:_LONGEST_PROMPT]
+        tokens: list[Token] = []
+        is_capital = text.isupper()
+        end = 0
+        for start, stop in self._spans(text):
+            gap = text[end:start]
+            word = text[start:stop]
+            opens = not tokens or _BREAK.search(gap) is not None
+            opens_sentence = not tokens or _SENTENCE_END.search(gap) is not None
+            is_name = word[0].isupper() and not opens_sentence and not is_capital
+            low = word.lower().replace("\u2019", "'").translate(_VOWEL_SIGNS)
+            tokens.append(Token(start, stop, word, low, opens, is_name))
+            end = stop
+        return tokens
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        if self._has_spaces:
+            yield from (match.span() for match in _WORD.finditer(text))
+            return
+        low = text.lower()
+        start = 0
+        while start < len(low):
+            length = next(
+                (n for n in range(self._longest, 0, -1) if low[start : start + n] in self._vocabulary),
+                0,
+            )
+            if not length:
+                sign = _LATIN.match(low, start) or _SIGN.match(low, start)
+                length = len(sign[0]) if sign else 0
+            if length:
+                yield start, start + length
+            start += length or 1
+
+    def _form_at(self, tokens: Sequence[Token], i: int) -> tuple[Form, int] | None:
+        """Return the longest form that begins at word i, and its last word."""
+        n_words = 1
+        if self._has_spaces:
+            stop = min(len(tokens), i + self._longest)
+            while i + n_words < stop and not tokens[i + n_words].opens:
+                n_words += 1
+        lows = tuple(token.low for token in tokens[i : i + n_words])
+        for n in range(n_words, 0, -1):
+            form = self.forms.get(lows[:n])
+            if form is not None:
+                is_thing = form.side > 0 and n == 1 and self.words("not-stated").has(tokens[i])
+                return None if is_thing else (form, i + n - 1)
+        return None
+
+    def people(self, tokens: Sequence[Token]) -> list[_Person]:
+        """Return all forms in a prompt, in order."""
+        people: list[_Person] = []
+        i = 0
+        while i < len(tokens):
+            found = self._form_at(tokens, i)
+            if found is None:
+                i += 1
+                continue
+            form, last = found
+            people.append(_Person(form, i, last))
+            i = last + 1
+        return people
+
+    def reads(self, text: str) -> bool:
+        return bool(self.people(self.tokens(text)))
+
+    def knows(self, text: str) -> bool:
+        tokens = self.tokens(blank_quotations(text))
+        names = ("female", "male", "group", "fixed-gender")
+        return any(next(self.words(name).find(tokens), None) is not None for name in names)
+
+    def fit(self, text: str) -> tuple[int, int]:
+        """Return how many words look foreign, as a negative number, and how many are read."""
+        tokens = self.tokens(text)
+        parts = self.entries("foreign-letters")
+        n_foreign = sum(any(part in f" {token.low} " for part in parts) for token in tokens)
+        n_read = sum(person.last - person.first + 1 for person in self.people(tokens))
+        return -n_foreign, n_read
+
+    # ---- stated values
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        tokens = self.tokens(text)
+        if attribute.gender:
+            people = self.people(tokens)
+            return any(person.form.side for person in people) or bool(self._stating(tokens, people))
+        if next(self.words(f"stated-{_kind_of(attribute)}").find(tokens), None) is not None:
+            return True
+        own = {word.lower() for word in attribute.set.languages.get(self.code, {}).values()}
+        return any(token.low in own for token in tokens)
+
+    def stated_values(self, text: str, attribute: Attribute) -> list[str]:
+        if not attribute.gender:
+            return []
+        tokens = self.tokens(text)
+        people = self.people(tokens)
+        stated = {_SIDES[person.form.side] for person in people}
+        stated.update(self._stating(tokens, people))
+        return [value for value in attribute.words if _name_of(value, attribute) in stated]
+
+    def _stating(self, tokens: Sequence[Token], people: Sequence[_Person]) -> list[str]:
+        """Return what the words that are not part of a form state, "female" or "male"."""
+        taken = {i for person in people for i in range(person.first, person.last + 1)}
+        stating: list[str] = []
+        for name in ("female", "male"):
+            for first, _ in self.words(name).find(tokens):
+                if first not in taken and not self.words("not-stated").has(tokens[first]):
+                    stating.append(name)
+        return stating
+
+    # ---- people who can get a value
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
+        if not self.is_default:
+            return f"language: {self.name}"
+        if reason := self._why_no_word(attribute):
+            return reason
+        tokens = self.tokens(blank_quotations(text))
+        people = self.people(tokens)
+        kind = _kind_of(attribute)
+        if self._has_name(tokens):
+            return "named"
+        fact = next(self.words(f"fixed-{kind}").find(tokens), None)
+        if fact is not None:
+            return context_reason(text[tokens[fact[0]].start : tokens[fact[1]].end])
+        if attribute.gender:
+            for token in tokens:
+                if token.low.isdecimal() and len(token.low) == 4 and int(token.low) < _OPEN_SINCE:
+                    return context_reason(token.low)
+            if self._stating(tokens, people):
+                return "stated"
+        elif self.states(text, attribute):
+            return "stated"
+        is_group = next(self.words("group").find(tokens), None) is not None
+        if is_group or any(person.form.kind == "plural" for person in people):
+            return "group"
+        if not people:
+            return "no person"
+        plain = [person for person in people if self._stands_well(tokens, person)]
+        if len(plain) < len(people):
+            is_stated = any(person.form.side for person in people if person not in plain)
+            return "stated" if is_stated and attribute.gender else "not plain"
+        if not self._is_plain(tokens, people):
+            return "not plain"
+        mentions: list[Mention] = []
+        for form, first, last in people:
+            span = (tokens[first].start, tokens[last].end)
+            reason = "stated" if attribute.gender and form.side else ""
+            mentions.append(Mention(form.noun, *span, span, reason))
+        return tuple(mentions)
+
+    def _why_no_word(self, attribute: Attribute) -> str:
+        """Return why no value of an attribute can be written in this language, or ""."""
+        if attribute.gender and not attribute.has_phrases:
+            names = {_name_of(value, attribute) for value in attribute.words}
+            if names <= set(_SIDES):
+                return ""
+        if not any("{}" in form.texts[0] for form in self.forms.values()):
+            return "form"
+        is_own = self.code in attribute.set.languages
+        if (attribute.has_phrases and not is_own) or not (attribute.kind or is_own):
+            return "no word"
+        return "" if all(self._word_of(value, attribute) for value in attribute.words) else "no word"
+
+    def _has_name(self, tokens: Sequence[Token]) -> bool:
+        for first, _ in self.words("person-name").find(tokens):
+            text = tokens[first].text
+            if text[0].isupper() or text.upper() == text.lower():
+                return True
+        return False
+
+    def _stands_well(self, tokens: Sequence[Token], person: _Person) -> bool:
+        """Return whether a form stands in a plain place.
+
+        It begins a clause, or follows a picture word, "and" or a preposition. Behind it, the clause
+        ends or goes on with a listed word, such as a preposition or a verb.
+        """
+        form, first, last = person
+        if form.kind not in (*_FRAMES, "stated"):
+            return False
+        opening = first
+        while not tokens[opening].opens:
+            opening -= 1
+        before = tokens[opening:first]
+        following = tokens[last + 1] if last + 1 < len(tokens) else None
+        is_end = following is None or following.opens
+        is_followed = following is not None and not is_end and self.words("next").has(following)
+        if not (is_end or is_followed or form.kind == "subject"):
+            return False
+        picture, request = self.words("picture"), self.words("request")
+        is_picture = all(picture.has(token) or request.has(token) for token in before)
+        if form.kind == "of":
+            return is_picture and bool(before) and picture.has(before[-1])
+        if form.kind == "start":
+            return not before
+        if before:
+            is_joined = self.words("and").has(before[-1]) or self.words("modifier").has(before[-1])
+            is_behind = form.kind in ("frame", "stated") and self.words("next").has(before[-1])
+            return is_picture or is_joined or is_behind
+        # A bare noun in a late clause is a tag, which may name a style or a role.
+        is_bare = form.kind in ("bare", "subject")
+        is_first = all(map(picture.has, tokens[:first]))
+        return not is_bare or is_first or not is_end
+
+    def _is_plain(self, tokens: Sequence[Token], people: Sequence[_Person]) -> bool:
+        """Return whether nothing else in a prompt is doubtful."""
+        taken = {i for person in people for i in range(person.first, person.last + 1)}
+        if any(first not in taken for first, _ in self.words("doubt").find(tokens)):
+            return False
+        nouns = [person.form.noun for person in people]
+        if len(set(nouns)) < len(nouns):
+            return False  # "the other nurse", or the same nurse
+        for person in people[1:]:
+            # Otherwise, a noun may describe the same person: "une femme, médecin".
+            before = tokens[person.first - 1]
+            is_linked = any(self.words(name).has(before) for name in ("and", "next"))
+            if tokens[person.first].opens or not is_linked:
+                return False
+        number = 0  # of words since the start of the clause
+        is_clause_of_person = False
+        for i, token in enumerate(tokens):
+            number = 0 if token.opens else number + 1
+            is_clause_of_person = i in taken or (is_clause_of_person and not token.opens)
+            if i in taken or i < people[0].first:
+                continue
+            if is_clause_of_person and token.is_name and self._may_be_name(token):
+                return False
+            if self._agrees(token, is_clause_of_person, number):
+                return False
+        return True
+
+    def _agrees(self, token: Token, is_clause_of_person: bool, number: int) -> bool:
+        """Return whether a word may have to agree with a person.
+
+        Args:
+            token: The word.
+            is_clause_of_person: Whether it follows a person in the same clause.
+            number: How many words precede it in its clause.
+        """
+        if self.words("does-not-agree").has(token):
+            return False
+        if number < 2 and not is_clause_of_person and self.words("relative").has(token):
+            return True
+        return (is_clause_of_person or number < 2) and self.words("agrees").has(token)
+
+    def _may_be_name(self, token: Token) -> bool:
+        return not self._has_capital_nouns and not self.words("capital").has(token)
+
+    # ---- writing
+
+    def write(self, text: str, assignments: Sequence[Assignment]) -> list[Replacement]:
+        assignments_of_place: dict[tuple[int, int], list[Assignment]] = {}
+        for assignment in assignments:
+            assignments_of_place.setdefault(assignment[0].place, []).append(assignment)
+        replacements: list[Replacement] = []
+        for (start, end), assignments_here in assignments_of_place.items():
+            words: list[str] = []
+            gender = ""
+            for person, attribute, value in assignments_here:
+                name = _name_of(value, attribute)
+                if attribute.gender and person.noun and name in _SIDES:
+                    gender = name
+                else:
+                    words.append(self._word_of(value, attribute))
+            source = text[start:end]
+            if assignments_here[0][0].noun:
+                written = self._written(source, gender, "".join(words))
+            else:
+                # The word replaces a placeholder, or goes to the offset that the user's `find` gave.
+                written = "".join(words).strip()
+            replacements.append(Replacement(start, end, written))
+        return replacements
+
+    def _written(self, source: str, gender: str, words: str) -> str:
+        """Return a form with values, spelled like the form that it replaces."""
+        form = self.forms[tuple(token.low for token in self.tokens(source))]
+        listed = form.texts[form.side].replace("{}", "")
+        side = _SIDES.index(gender) if gender else form.side
+        text = form.texts[side].replace("{}", words)
+        apostrophe = "\u2019" if "\u2019" in source else "'"
+        text = text.replace("'", apostrophe)
+        if source.replace("\u2019", "'") == listed:
+            return text
+        if source.isupper() and len(source) > 1:
+            return text.upper()
+        if source.islower():
+            return text.lower()
+        return text[0].upper() + text[1:]
+
+    def _word_of(self, value: Any, attribute: Attribute) -> str:
+        """Return the word for a value, or "" if the language does not have one."""
+        own = attribute.set.languages.get(self.code, {})
+        if value in own:
+            return own[value]
+        words = self.entries(f"say-{_name_of(value, attribute)}")
+        return words[0] if words else ""
+
+
+def _filled(frame: str, nouns: tuple[str, str, str]) -> tuple[str, str, str]:
+    """Return the three texts of a frame such as "ein ~/eine ~in/ein männlicher ~"."""
+    neutral, female, male = map(_fill, frame.split("/"), nouns)
+    return neutral, female, male
+
+
+def _fill(frame: str, noun: str) -> str:
+    """Insert a noun for "~" in a frame, without its last letter for each "<" that follows."""
+    return re.sub("~(<*)", lambda match: noun[: len(noun) - len(match[1])], frame)
+
+
+def _kind_of(attribute: Attribute) -> str:
+    return _KINDS.get(attribute.kind, "own")
+
+
+def _name_of(value: Any, attribute: Attribute) -> str:
+    """Return the name that the tables use for a value, such as "female", or ""."""
+    if isinstance(value, Mapping):
+        return ""
+    return NAME_OF_WORD.get(attribute.words[value].lower(), "")
+
+
+def blank_quotations(text: str) -> str:
+    """Replace quoted text with spaces, unless the entire prompt is quoted.
+
+    The quotation marks remain, because they end a clause. Offsets stay valid.
+    """
+    if _QUOTED.fullmatch(text.strip()):
+        return text
+    return _QUOTED.sub(lambda match: match[0][0] + " " * (len(match[0]) - 2) + match[0][-1], text)

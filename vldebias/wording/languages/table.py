@@ -134,7 +134,10 @@ class Words:
 
 
 class _Person(NamedTuple):
-    """A form that stands in a prompt, with the positions of its first and last word."""
+    """A form that stands in a prompt, with the positions of its first and last word.
+
+    The last word may be one of `next-pair`, which agrees with the form.
+    """
 
     form: Form
     first: int
@@ -232,6 +235,15 @@ class Table(Language):
             others.setdefault(alone[side], Form("other", form.noun, form.texts, stated))
 
     @cached_property
+    def _pairs(self) -> dict[str, tuple[str, str]]:
+        """The words of `next-pair`, each mapped to its forms for women and men."""
+        pairs: dict[str, tuple[str, str]] = {}
+        for entry in self.entries("next-pair"):
+            male, female = entry.split("/")
+            pairs[male] = pairs[female] = (female, male)
+        return pairs
+
+    @cached_property
     def _longest(self) -> int:
         """The number of words in the longest form, or of signs if the language has no spaces."""
         keys = self._vocabulary if not self._has_spaces else self.forms
@@ -308,6 +320,9 @@ class Table(Language):
                 i += 1
                 continue
             form, last = found
+            after = tokens[last + 1] if last + 1 < len(tokens) else None
+            if after is not None and not after.opens and after.low in self._pairs:
+                last += 1
             people.append(_Person(form, i, last))
             i = last + 1
         return people
@@ -469,12 +484,17 @@ class Table(Language):
                 return False
         number = 0  # of words since the start of the clause
         is_clause_of_person = False
+        is_place = False
         for i, token in enumerate(tokens):
+            # The name of a place may follow a preposition such as "in".
+            is_place = i > 0 and (self.words("place").has(tokens[i - 1]) or is_place)
+            is_place = is_place and token.is_name
             number = 0 if token.opens else number + 1
             is_clause_of_person = i in taken or (is_clause_of_person and not token.opens)
             if i in taken or i < people[0].first:
                 continue
-            if is_clause_of_person and token.is_name and self._may_be_name(token):
+            is_name = token.is_name and not is_place and not self._has_capital_nouns
+            if is_clause_of_person and is_name:
                 return False
             if self._agrees(token, is_clause_of_person, number):
                 return False
@@ -492,10 +512,7 @@ class Table(Language):
             return False
         if number < 2 and not is_clause_of_person and self.words("relative").has(token):
             return True
-        return (is_clause_of_person or number < 2) and self.words("agrees").has(token)
-
-    def _may_be_name(self, token: Token) -> bool:
-        return not self._has_capital_nouns and not self.words("capital").has(token)
+        return (is_clause_of_person or number == 0) and self.words("agrees").has(token)
 
     # ---- writing
 
@@ -524,19 +541,25 @@ class Table(Language):
 
     def _written(self, source: str, gender: str, words: str) -> str:
         """Return a form with values, spelled like the form that it replaces."""
-        form = self.forms[tuple(token.low for token in self.tokens(source))]
-        listed = form.texts[form.side].replace("{}", "")
+        tokens = self.tokens(source)
+        found = self._form_at(tokens, 0)
+        assert found is not None
+        form, last = found
         side = _SIDES.index(gender) if gender else form.side
         text = form.texts[side].replace("{}", words)
-        apostrophe = "\u2019" if "\u2019" in source else "'"
-        text = text.replace("'", apostrophe)
-        if source.replace("\u2019", "'") == listed:
-            return text
+        listed = form.texts[form.side].replace("{}", "")
+        head, tail = source[: tokens[last].end], source[tokens[last].end :]
+        if tail and side:
+            tail = f" {self._pairs[tail.strip().lower()][side - 1]}"
+        if "\u2019" in source:
+            text, listed = text.replace("'", "\u2019"), listed.replace("'", "\u2019")
+        if head == listed:
+            return text + tail
         if source.isupper() and len(source) > 1:
-            return text.upper()
-        if source.islower():
-            return text.lower()
-        return text[0].upper() + text[1:]
+            return (text + tail).upper()
+        if head.islower():
+            return text.lower() + tail
+        return text[0].upper() + text[1:] + tail
 
     def _word_of(self, value: Any, attribute: Attribute) -> str:
         """Return the word for a value, or "" if the language does not have one."""

@@ -136,12 +136,13 @@ class Words:
 class _Person(NamedTuple):
     """A form that stands in a prompt, with the positions of its first and last word.
 
-    The last word may be one of `next-pair`, which agrees with the form.
+    If `has_pair` is true, the last word is one of `next-pair`, which agrees with the form.
     """
 
     form: Form
     first: int
     last: int
+    has_pair: bool
 
 
 class Table(Language):
@@ -321,9 +322,9 @@ class Table(Language):
                 continue
             form, last = found
             after = tokens[last + 1] if last + 1 < len(tokens) else None
-            if after is not None and not after.opens and after.low in self._pairs:
-                last += 1
-            people.append(_Person(form, i, last))
+            has_pair = after is not None and not after.opens and after.low in self._pairs
+            last += has_pair
+            people.append(_Person(form, i, last, has_pair))
             i = last + 1
         return people
 
@@ -397,7 +398,8 @@ class Table(Language):
                 return "stated"
         elif self.states(text, attribute):
             return "stated"
-        is_group = next(self.words("group").find(tokens), None) is not None
+        taken = {i for person in people for i in range(person.first, person.last + 1)}
+        is_group = any(first not in taken for first, _ in self.words("group").find(tokens))
         if is_group or any(person.form.kind == "plural" for person in people):
             return "group"
         if not people:
@@ -406,10 +408,11 @@ class Table(Language):
         if len(plain) < len(people):
             is_stated = any(person.form.side for person in people if person not in plain)
             return "stated" if is_stated and attribute.gender else "not plain"
-        if not self._is_plain(tokens, people):
+        has_sign = any(_has_inclusive_sign(text, tokens, person) for person in people)
+        if has_sign or not self._is_plain(tokens, people):
             return "not plain"
         mentions: list[Mention] = []
-        for form, first, last in people:
+        for form, first, last, _ in people:
             span = (tokens[first].start, tokens[last].end)
             reason = "stated" if attribute.gender and form.side else ""
             mentions.append(Mention(form.noun, *span, span, reason))
@@ -441,7 +444,7 @@ class Table(Language):
         It begins a clause, or follows a picture word, "and" or a preposition. Behind it, the clause
         ends or goes on with a listed word, such as a preposition or a verb.
         """
-        form, first, last = person
+        form, first, last, has_pair = person
         if form.kind not in (*_FRAMES, "stated"):
             return False
         opening = first
@@ -451,22 +454,26 @@ class Table(Language):
         following = tokens[last + 1] if last + 1 < len(tokens) else None
         is_end = following is None or following.opens
         is_followed = following is not None and not is_end and self.words("next").has(following)
-        if not (is_end or is_followed or form.kind == "subject"):
+        if not (is_end or is_followed or has_pair or form.kind == "subject"):
             return False
-        picture, request = self.words("picture"), self.words("request")
-        is_picture = all(picture.has(token) or request.has(token) for token in before)
+        is_picture = all(map(self._is_about_picture, before))
         if form.kind == "of":
-            return is_picture and bool(before) and picture.has(before[-1])
+            return is_picture and bool(before) and self.words("picture").has(before[-1])
         if form.kind == "start":
             return not before
+        is_bare = form.kind in ("bare", "subject")
         if before:
+            if is_bare and self.words("article").has(before[-1]):
+                return False  # not an article that is listed with the noun: "eine Leiter"
             is_joined = self.words("and").has(before[-1]) or self.words("modifier").has(before[-1])
             is_behind = form.kind in ("frame", "stated") and self.words("next").has(before[-1])
             return is_picture or is_joined or is_behind
         # A bare noun in a late clause is a tag, which may name a style or a role.
-        is_bare = form.kind in ("bare", "subject")
-        is_first = all(map(picture.has, tokens[:first]))
+        is_first = all(map(self._is_about_picture, tokens[:first]))
         return not is_bare or is_first or not is_end
+
+    def _is_about_picture(self, token: Token) -> bool:
+        return any(self.words(name).has(token) for name in ("picture", "article", "request"))
 
     def _is_plain(self, tokens: Sequence[Token], people: Sequence[_Person]) -> bool:
         """Return whether nothing else in a prompt is doubtful."""
@@ -482,21 +489,24 @@ class Table(Language):
             is_linked = any(self.words(name).has(before) for name in ("and", "next"))
             if tokens[person.first].opens or not is_linked:
                 return False
+        clause_of_word = [0] * len(tokens)
+        for i in range(1, len(tokens)):
+            clause_of_word[i] = clause_of_word[i - 1] + tokens[i].opens
+        clauses_of_people = {clause_of_word[person.first] for person in people}
         number = 0  # of words since the start of the clause
-        is_clause_of_person = False
         is_place = False
         for i, token in enumerate(tokens):
+            number = 0 if token.opens else number + 1
             # The name of a place may follow a preposition such as "in".
             is_place = i > 0 and (self.words("place").has(tokens[i - 1]) or is_place)
             is_place = is_place and token.is_name
-            number = 0 if token.opens else number + 1
-            is_clause_of_person = i in taken or (is_clause_of_person and not token.opens)
-            if i in taken or i < people[0].first:
+            if i in taken:
                 continue
-            is_name = token.is_name and not is_place and not self._has_capital_nouns
-            if is_clause_of_person and is_name:
+            is_in_clause = clause_of_word[i] in clauses_of_people
+            if is_in_clause and token.is_name and not is_place and not self._has_capital_nouns:
                 return False
-            if self._agrees(token, is_clause_of_person, number):
+            is_behind = i > people[0].last
+            if is_behind and self._agrees(token, is_in_clause, number):
                 return False
         return True
 
@@ -505,7 +515,7 @@ class Table(Language):
 
         Args:
             token: The word.
-            is_clause_of_person: Whether it follows a person in the same clause.
+            is_clause_of_person: Whether there is a person in its clause.
             number: How many words precede it in its clause.
         """
         if self.words("does-not-agree").has(token):
@@ -568,6 +578,13 @@ class Table(Language):
             return own[value]
         words = self.entries(f"say-{_name_of(value, attribute)}")
         return words[0] if words else ""
+
+
+def _has_inclusive_sign(text: str, tokens: Sequence[Token], person: _Person) -> bool:
+    """Return whether a form is followed or preceded by another ending: "un/a médico/a"."""
+    following = text[tokens[person.last].end :]
+    preceding = text[: tokens[person.first].start]
+    return bool(re.match(r"[/*:(_@\u00b7]\w*[^\W\d]", following) or re.search(r"\w[/*_@]$", preceding))
 
 
 def _filled(frame: str, nouns: tuple[str, str, str]) -> tuple[str, str, str]:

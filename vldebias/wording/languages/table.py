@@ -400,7 +400,7 @@ class Table(Language):
             return "stated"
         taken = {i for person in people for i in range(person.first, person.last + 1)}
         is_group = any(first not in taken for first, _ in self.words("group").find(tokens))
-        if is_group or any(person.form.kind == "plural" for person in people):
+        if any(person.form.kind == "plural" for person in people) or (is_group and not people):
             return "group"
         if not people:
             return "no person"
@@ -453,7 +453,9 @@ class Table(Language):
         before = tokens[opening:first]
         following = tokens[last + 1] if last + 1 < len(tokens) else None
         is_end = following is None or following.opens
-        is_followed = following is not None and not is_end and self.words("next").has(following)
+        is_followed = False
+        if following is not None and not is_end:
+            is_followed = self.words("next").has(following) or self.words("after").has(following)
         if not (is_end or is_followed or has_pair or form.kind == "subject"):
             return False
         is_picture = all(map(self._is_about_picture, before))
@@ -486,9 +488,17 @@ class Table(Language):
         for person in people[1:]:
             # Otherwise, a noun may describe the same person: "une femme, médecin".
             before = tokens[person.first - 1]
-            is_linked = any(self.words(name).has(before) for name in ("and", "next"))
+            is_linked = any(self.words(name).has(before) for name in ("and", "next", "modifier"))
             if tokens[person.first].opens or not is_linked:
                 return False
+        firsts = {person.first for person in people}
+        for person in people:
+            # "A violinist and" an unlisted word: it may be a person, too.
+            link = person.last if self.words("and").has(tokens[person.last]) else person.last + 1
+            is_linked = link < len(tokens) and self.words("and").has(tokens[link])
+            if is_linked and (link == person.last or not tokens[link].opens):
+                if link + 1 not in firsts:
+                    return False
         clause_of_word = [0] * len(tokens)
         for i in range(1, len(tokens)):
             clause_of_word[i] = clause_of_word[i - 1] + tokens[i].opens

@@ -480,8 +480,9 @@ class Table(Language):
     def _is_plain(self, tokens: Sequence[Token], people: Sequence[_Person]) -> bool:
         """Return whether nothing else in a prompt is doubtful."""
         taken = {i for person in people for i in range(person.first, person.last + 1)}
-        if any(first not in taken for first, _ in self.words("doubt").find(tokens)):
-            return False
+        for name in ("doubt", "further-person"):
+            if any(first not in taken for first, _ in self.words(name).find(tokens)):
+                return False
         nouns = [person.form.noun for person in people]
         if len(set(nouns)) < len(nouns):
             return False  # "the other nurse", or the same nurse
@@ -530,6 +531,8 @@ class Table(Language):
         """
         if self.words("does-not-agree").has(token):
             return False
+        if is_clause_of_person and token.low in self._pairs:
+            return True
         if number < 2 and not is_clause_of_person and self.words("relative").has(token):
             return True
         return (is_clause_of_person or number == 0) and self.words("agrees").has(token)

@@ -492,6 +492,9 @@ class Table(Language):
             is_linked = any(self.words(name).has(before) for name in ("and", "next", "modifier"))
             if tokens[person.first].opens or not is_linked:
                 return False
+        first = people[0].first
+        if first and not tokens[first].opens and self.words("and").has(tokens[first - 1]):
+            return False  # an unlisted word "and a violinist"
         firsts = {person.first for person in people}
         for person in people:
             # "A violinist and" an unlisted word: it may be a person, too.

@@ -455,7 +455,10 @@ class Table(Language):
         is_end = following is None or following.opens
         is_followed = False
         if following is not None and not is_end:
-            is_followed = self.words("next").has(following) or self.words("after").has(following)
+            names = ["next", "after"]
+            if before and self.words("and").has(before[-1]):
+                names.append("plural-verb")
+            is_followed = any(self.words(name).has(following) for name in names)
         if not (is_end or is_followed or has_pair or form.kind == "subject"):
             return False
         is_picture = all(map(self._is_about_picture, before))

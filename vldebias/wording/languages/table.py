@@ -37,6 +37,9 @@ _KINDS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
 _FRAMES = ("frame", "start", "bare", "of", "subject")
 # Letters may be followed by Arabic vowel signs.
 _LETTERS = r"(?:[^\W\d_][\u064b-\u0652]*)+"
+# The words before the noun, the noun with its ending, and the words behind it.
+_PLACE_OF_NOUN = re.compile(r"^(.*?)([^\s~']*~[^\s]*)(.*)$")
+_PLACE_WITHOUT_SPACES = re.compile("^(.*)(~)(.*)$")
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*['\u2019]?|\d+")
 _VOWEL_SIGNS = dict.fromkeys(range(0x064B, 0x0653))
 _SIGN = re.compile(r"[^\W\d_]|\d+")  # of a language without spaces
@@ -73,22 +76,60 @@ class Token(NamedTuple):
     is_name: bool
 
 
-class Form(NamedTuple):
-    """A form of a noun for people, with or without an article.
+class Frame(NamedTuple):
+    """A text in which a noun for people may stand, such as "einen ~/eine ~in/einen männlichen ~".
 
     Attributes:
         kind: Where it may stand: one of `_FRAMES`, "stated" and "other" (anywhere, but nothing is
             written), or "plural".
-        noun: The noun as listed.
-        texts: The text that states no gender, and the ones for a woman and a man. "{}" marks the
-            place of other adjectives.
+        texts: The text that states no gender, and the ones for a woman and a man. "~" marks the
+            place of the noun and "{}" the place of other adjectives.
         side: Which of the texts this is.
+        before, after: The words of this text before and after the noun.
     """
 
     kind: str
-    noun: str
     texts: tuple[str, str, str]
     side: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+# The frame of a noun that stands in none of the listed ones.
+_ELSEWHERE = Frame("other", ("", "", ""), 0, (), ())
+
+
+class Noun(NamedTuple):
+    """One form of a noun for people.
+
+    Attributes:
+        texts: The noun that states no gender, and the ones for a woman and a man.
+        side: Which of them this form belongs to.
+        frames: The frames in which this form may stand, with the longest first.
+    """
+
+    texts: tuple[str, str, str]
+    side: int
+    frames: tuple[Frame, ...]
+
+
+class Person(NamedTuple):
+    """A noun for people in a prompt.
+
+    Attributes:
+        frame: The frame in which it stands.
+        nouns: The noun that states no gender, and the ones for a woman and a man.
+        side: What the noun or its frame states: nothing (0), a woman (1) or a man (2).
+        first, last: The positions of the first and the last word of the frame.
+        has_pair: Whether the last word is one of `next-pair`, which agrees with the noun.
+    """
+
+    frame: Frame
+    nouns: tuple[str, str, str]
+    side: int
+    first: int
+    last: int
+    has_pair: bool
 
 
 class Words:
@@ -133,18 +174,6 @@ class Words:
                 yield i, i + length - 1
 
 
-class _Person(NamedTuple):
-    """A form that stands in a prompt, with the positions of its first and last word.
-
-    If `has_pair` is true, the last word is one of `next-pair`, which agrees with the form.
-    """
-
-    form: Form
-    first: int
-    last: int
-    has_pair: bool
-
-
 class Table(Language):
     """A language described by a file of word lists.
 
@@ -163,7 +192,10 @@ class Table(Language):
         (self.name,) = self.lists["name"]
         self.is_default = "yes" in self.lists["default"]
         self._has_spaces = "no" not in self.lists.get("spaces", {})
+        self._place_of_noun = _PLACE_OF_NOUN if self._has_spaces else _PLACE_WITHOUT_SPACES
         self._has_capital_nouns = "yes" in self.lists.get("capital-nouns", {})
+        frames = [name for name in self.lists if name.startswith("bare-")]
+        self._has_place_for_adjectives = any("{}" in frame for n in frames for frame in self.lists[n])
         self._words: dict[str, Words] = {}
 
     # ---- words
@@ -181,59 +213,61 @@ class Table(Language):
     def _split(self, text: str) -> tuple[str, ...]:
         """Split an entry of a list into words, as a prompt is split."""
         if not self._has_spaces:
+            return tuple(text[start:end].lower() for start, end in self._spans(text))
+        if text.isalpha():
             return (text.lower(),)
         return tuple(word.lower().translate(_VOWEL_SIGNS) for word in _WORD.findall(text))
 
     @cached_property
-    def forms(self) -> dict[tuple[str, ...], Form]:
+    def nouns(self) -> dict[tuple[str, ...], list[Noun]]:
         """All forms of all nouns, keyed by their words."""
-        forms: dict[tuple[str, ...], Form] = {}
-        others: dict[tuple[str, ...], Form] = {}
+        nouns: dict[tuple[str, ...], list[Noun]] = {}
         for name in self.lists:
             if not name.startswith("noun-"):
                 continue
-            kind_of_noun = name.removeprefix("noun-")
+            frames_of_pattern = self._frames(name.removeprefix("noun-"))
             for entry in self.lists[name]:
                 noun, female, male = (*entry.split("/"), "", "")[:3]
-                nouns = (noun, female or noun, male or noun)
-                for kind in _FRAMES:
-                    for frame in self.lists.get(f"{kind}-{kind_of_noun}", ()):
-                        texts = _filled(frame, nouns)
-                        self._add_frame(forms, others, Form(kind, noun, texts, 0), frame, nouns)
-                for kind in ("stated", "other", "plural"):
-                    for frame in self.lists.get(f"{kind}-{kind_of_noun}", ()):
-                        for side, form_of_noun in enumerate(nouns):
-                            if kind == "stated" and not side:
-                                continue  # an article may state the gender of a noun for both
-                            text = _fill(frame, form_of_noun)
-                            known = forms if kind == "stated" and side == 1 else others
-                            is_same = side and form_of_noun == noun
-                            form = Form(kind, noun, (text,) * 3, 0 if is_same else side)
-                            if kind == "stated":
-                                form = form._replace(side=side)
-                            known.setdefault(self._split(text), form)
-        return others | forms
+                texts = (noun, female or noun, male or noun)
+                keys: dict[tuple[str, str], tuple[str, ...]] = {}  # most nouns are equal
+                for (side, pattern), frames in frames_of_pattern.items():
+                    text = texts[side]
+                    if (pattern, text) not in keys:
+                        keys[pattern, text] = self._split(_fill(pattern, text))
+                    nouns.setdefault(keys[pattern, text], []).append(Noun(texts, side, frames))
+        return nouns
 
-    def _add_frame(
-        self,
-        forms: dict[tuple[str, ...], Form],
-        others: dict[tuple[str, ...], Form],
-        form: Form,
-        frame: str,
-        nouns: tuple[str, str, str],
-    ) -> None:
-        """Add the three texts of a form, and the words in them that are the noun itself."""
-        alone: list[tuple[str, ...]] = []
-        for side, (part, noun) in enumerate(zip(frame.split("/"), nouns, strict=True)):
-            key = self._split(form.texts[side].replace("{}", ""))
-            forms.setdefault(key, form._replace(side=side))
-            if not self._has_spaces:
-                part = "~"
-            # In another place, the noun is not plain: "eines Arztes" contains "Arztes".
-            words = next(word for word in part.split() if "~" in word).replace("{}", "")
-            alone.append(self._split(_fill(words, noun)))
-            stated = side if alone[side] != alone[0] else 0
-            others.setdefault(alone[side], Form("other", form.noun, form.texts, stated))
+    def _frames(self, class_of_noun: str) -> dict[tuple[int, str], tuple[Frame, ...]]:
+        """Return the frames of a class of nouns.
+
+        Returns:
+            A mapping from the number of the text and the form of the noun, such as "~en", to the
+            frames that contain it.
+        """
+        frames: dict[tuple[int, str], list[Frame]] = {}
+        for kind in (*_FRAMES, "stated", "plural", "other"):
+            for entry in self.entries(f"{kind}-{class_of_noun}"):
+                parts = entry.split("/")
+                neutral, female, male = parts if len(parts) == len(_SIDES) else parts * len(_SIDES)
+                texts = (neutral, female, male)
+                for side, text in enumerate(texts):
+                    if kind == "stated" and side == 0:
+                        continue  # an article that states the gender of a noun for both
+                    match = self._place_of_noun.search(text.replace("{}", ""))
+                    assert match is not None, entry
+                    before, pattern, after = match.groups()
+                    frame = Frame(kind, texts, side, self._split(before), self._split(after))
+                    frames.setdefault((side, pattern), []).append(frame)
+        ordered: dict[tuple[int, str], tuple[Frame, ...]] = {}
+        for key, of_pattern in frames.items():
+            of_pattern.sort(key=lambda frame: -len(frame.before) - len(frame.after))
+            ordered[key] = tuple(of_pattern)
+        return ordered
+
+    @cached_property
+    def _longest_noun(self) -> int:
+        """The number of words in the longest noun."""
+        return max(map(len, self.nouns))
 
     @cached_property
     def _pairs(self) -> dict[str, tuple[str, str]]:
@@ -245,19 +279,24 @@ class Table(Language):
         return pairs
 
     @cached_property
-    def _longest(self) -> int:
-        """The number of words in the longest form, or of signs if the language has no spaces."""
-        keys = self._vocabulary if not self._has_spaces else self.forms
-        return max(map(len, keys))
+    def _signs(self) -> frozenset[str]:
+        """All words of a language without spaces."""
+        signs: set[str] = set()
+        for name, entries in self.lists.items():
+            if name.startswith("noun-"):
+                signs.update(noun for entry in entries for noun in entry.split("/"))
+            elif name.startswith((*(f"{kind}-" for kind in _FRAMES), "plural-", "other-")):
+                # The female and male texts consist of these words and of those that state a gender.
+                for entry in entries:
+                    neutral, *_ = entry.split("/")
+                    signs.update(neutral.replace("{}", "").split("~"))
+            elif not name.startswith("say-"):
+                signs.update(word.lower() for word in entries)
+        return frozenset(signs - {""})
 
     @cached_property
-    def _vocabulary(self) -> frozenset[str]:
-        """All words of a language without spaces."""
-        words = set(chain.from_iterable(self.forms))
-        for name in self.lists:
-            if not name.startswith((*_FRAMES, "noun-", "other-", "plural-", "say-")):
-                words.update(word.lower() for word in self.lists[name])
-        return frozenset(words)
+    def _longest_sign(self) -> int:
+        return max(map(len, self._signs))
 
     # ---- reading
 
@@ -283,12 +322,12 @@ class Table(Language):
             yield from (match.span() for match in _WORD.finditer(text))
             return
         low = text.lower()
+        signs, longest = self._signs, self._longest_sign
         start = 0
         while start < len(low):
-            length = next(
-                (n for n in range(self._longest, 0, -1) if low[start : start + n] in self._vocabulary),
-                0,
-            )
+            length = longest
+            while length and low[start : start + length] not in signs:
+                length -= 1
             if not length:
                 sign = _LATIN.match(low, start) or _SIGN.match(low, start)
                 length = len(sign[0]) if sign else 0
@@ -296,37 +335,65 @@ class Table(Language):
                 yield start, start + length
             start += length or 1
 
-    def _form_at(self, tokens: Sequence[Token], i: int) -> tuple[Form, int] | None:
-        """Return the longest form that begins at word i, and its last word."""
-        n_words = 1
-        if self._has_spaces:
-            stop = min(len(tokens), i + self._longest)
-            while i + n_words < stop and not tokens[i + n_words].opens:
-                n_words += 1
-        lows = tuple(token.low for token in tokens[i : i + n_words])
-        for n in range(n_words, 0, -1):
-            form = self.forms.get(lows[:n])
-            if form is not None:
-                is_thing = form.side > 0 and n == 1 and self.words("not-stated").has(tokens[i])
-                return None if is_thing else (form, i + n - 1)
-        return None
-
-    def people(self, tokens: Sequence[Token]) -> list[_Person]:
-        """Return all forms in a prompt, in order."""
-        people: list[_Person] = []
+    def people(self, tokens: Sequence[Token]) -> list[Person]:
+        """Return all nouns for people in a prompt with their frames, in order."""
+        lows = tuple(token.low for token in tokens)
+        people: list[Person] = []
         i = 0
         while i < len(tokens):
-            found = self._form_at(tokens, i)
-            if found is None:
-                i += 1
-                continue
-            form, last = found
-            after = tokens[last + 1] if last + 1 < len(tokens) else None
-            has_pair = after is not None and not after.opens and after.low in self._pairs
-            last += has_pair
-            people.append(_Person(form, i, last, has_pair))
-            i = last + 1
+            person = self._person_at(tokens, lows, i, people)
+            i += 1
+            if person is not None:
+                # A shorter frame may end inside this one, as a word for a woman before a noun.
+                if people and person.first <= people[-1].last:
+                    people.pop()
+                people.append(person)
+                i = person.last + 1
         return people
+
+    def _person_at(
+        self, tokens: Sequence[Token], lows: tuple[str, ...], i: int, people: Sequence[Person]
+    ) -> Person | None:
+        """Return the person whose noun begins at word i, or None.
+
+        Args:
+            tokens: The words of the prompt.
+            lows: The words in lower case.
+            i: The position of the noun.
+            people: The people before.
+        """
+        taken = people[-1].last if people else -1
+        if people and people[-1].first == people[-1].last:
+            taken -= 1
+        for n in range(min(self._longest_noun, len(tokens) - i), 0, -1):
+            nouns = self.nouns.get(lows[i : i + n])
+            if nouns is None:
+                continue
+            best: Person | None = None
+            for noun in nouns:
+                for frame in noun.frames:
+                    first, end = i - len(frame.before), i + n + len(frame.after)
+                    if first <= taken or lows[first:i] != frame.before:
+                        continue
+                    if lows[i + n : end] != frame.after:
+                        continue
+                    if any(token.opens for token in tokens[first + 1 : end]):
+                        continue
+                    side = noun.side if frame.kind == "stated" else frame.side
+                    if best is None or end - first > best.last + 1 - best.first:
+                        best = Person(frame, noun.texts, side, first, end - 1, has_pair=False)
+                    break
+            if best is None:
+                # In any other place, the noun is not plain.
+                noun = min(nouns, key=lambda noun: noun.side)
+                best = Person(_ELSEWHERE, noun.texts, noun.side, i, i + n - 1, has_pair=False)
+            if best.first == best.last and best.side and self.words("not-stated").has(tokens[i]):
+                return None
+            end = best.last + 1
+            if end < len(tokens) and not tokens[end].opens and lows[end] in self._pairs:
+                return best._replace(last=end, has_pair=True)
+            return best
+        return None
 
     def reads(self, text: str) -> bool:
         return bool(self.people(self.tokens(text)))
@@ -350,7 +417,7 @@ class Table(Language):
         tokens = self.tokens(text)
         if attribute.gender:
             people = self.people(tokens)
-            return any(person.form.side for person in people) or bool(self._stating(tokens, people))
+            return any(person.side for person in people) or bool(self._stating(tokens, people))
         if next(self.words(f"stated-{_kind_of(attribute)}").find(tokens), None) is not None:
             return True
         own = {word.lower() for word in attribute.set.languages.get(self.code, {}).values()}
@@ -361,11 +428,11 @@ class Table(Language):
             return []
         tokens = self.tokens(text)
         people = self.people(tokens)
-        stated = {_SIDES[person.form.side] for person in people}
+        stated = {_SIDES[person.side] for person in people}
         stated.update(self._stating(tokens, people))
         return [value for value in attribute.words if _name_of(value, attribute) in stated]
 
-    def _stating(self, tokens: Sequence[Token], people: Sequence[_Person]) -> list[str]:
+    def _stating(self, tokens: Sequence[Token], people: Sequence[Person]) -> list[str]:
         """Return what the words that are not part of a form state, "female" or "male"."""
         taken = {i for person in people for i in range(person.first, person.last + 1)}
         stating: list[str] = []
@@ -400,22 +467,25 @@ class Table(Language):
             return "stated"
         taken = {i for person in people for i in range(person.first, person.last + 1)}
         is_group = any(first not in taken for first, _ in self.words("group").find(tokens))
-        if any(person.form.kind == "plural" for person in people) or (is_group and not people):
+        is_plural = next(self.words("plural").find(tokens), None) is not None
+        if is_plural or any(person.frame.kind == "plural" for person in people):
+            return "group"
+        if is_group and not people:
             return "group"
         if not people:
             return "no person"
         plain = [person for person in people if self._stands_well(tokens, person)]
         if len(plain) < len(people):
-            is_stated = any(person.form.side for person in people if person not in plain)
+            is_stated = any(person.side for person in people if person not in plain)
             return "stated" if is_stated and attribute.gender else "not plain"
         has_sign = any(_has_inclusive_sign(text, tokens, person) for person in people)
         if has_sign or not self._is_plain(tokens, people):
             return "not plain"
         mentions: list[Mention] = []
-        for form, first, last, _ in people:
-            span = (tokens[first].start, tokens[last].end)
-            reason = "stated" if attribute.gender and form.side else ""
-            mentions.append(Mention(form.noun, *span, span, reason))
+        for person in people:
+            span = (tokens[person.first].start, tokens[person.last].end)
+            reason = "stated" if attribute.gender and person.side else ""
+            mentions.append(Mention(person.nouns[0], *span, span, reason))
         return tuple(mentions)
 
     def _why_no_word(self, attribute: Attribute) -> str:
@@ -424,7 +494,7 @@ class Table(Language):
             names = {_name_of(value, attribute) for value in attribute.words}
             if names <= set(_SIDES):
                 return ""
-        if not any("{}" in form.texts[0] for form in self.forms.values()):
+        if not self._has_place_for_adjectives:
             return "form"
         is_own = self.code in attribute.set.languages
         if (attribute.has_phrases and not is_own) or not (attribute.kind or is_own):
@@ -438,14 +508,14 @@ class Table(Language):
                 return True
         return False
 
-    def _stands_well(self, tokens: Sequence[Token], person: _Person) -> bool:
+    def _stands_well(self, tokens: Sequence[Token], person: Person) -> bool:
         """Return whether a form stands in a plain place.
 
         It begins a clause, or follows a picture word, "and" or a preposition. Behind it, the clause
         ends or goes on with a listed word, such as a preposition or a verb.
         """
-        form, first, last, has_pair = person
-        if form.kind not in (*_FRAMES, "stated"):
+        kind, first, last = person.frame.kind, person.first, person.last
+        if kind not in (*_FRAMES, "stated"):
             return False
         opening = first
         while not tokens[opening].opens:
@@ -459,19 +529,19 @@ class Table(Language):
             if before and self.words("and").has(before[-1]):
                 names.append("plural-verb")
             is_followed = any(self.words(name).has(following) for name in names)
-        if not (is_end or is_followed or has_pair or form.kind == "subject"):
+        if not (is_end or is_followed or person.has_pair or kind == "subject"):
             return False
         is_picture = all(map(self._is_about_picture, before))
-        if form.kind == "of":
+        if kind == "of":
             return is_picture and bool(before) and self.words("picture").has(before[-1])
-        if form.kind == "start":
+        if kind == "start":
             return not before
-        is_bare = form.kind in ("bare", "subject")
+        is_bare = kind in ("bare", "subject")
         if before:
             if is_bare and self.words("article").has(before[-1]):
                 return False  # not an article that is listed with the noun: "eine Leiter"
             is_joined = self.words("and").has(before[-1]) or self.words("modifier").has(before[-1])
-            is_behind = form.kind in ("frame", "stated") and self.words("next").has(before[-1])
+            is_behind = kind in ("frame", "stated") and self.words("next").has(before[-1])
             return is_picture or is_joined or is_behind
         # A bare noun in a late clause is a tag, which may name a style or a role.
         is_first = all(map(self._is_about_picture, tokens[:first]))
@@ -480,13 +550,13 @@ class Table(Language):
     def _is_about_picture(self, token: Token) -> bool:
         return any(self.words(name).has(token) for name in ("picture", "article", "request"))
 
-    def _is_plain(self, tokens: Sequence[Token], people: Sequence[_Person]) -> bool:
+    def _is_plain(self, tokens: Sequence[Token], people: Sequence[Person]) -> bool:
         """Return whether nothing else in a prompt is doubtful."""
         taken = {i for person in people for i in range(person.first, person.last + 1)}
         for name in ("doubt", "further-person"):
             if any(first not in taken for first, _ in self.words(name).find(tokens)):
                 return False
-        nouns = [person.form.noun for person in people]
+        nouns = [person.nouns[0] for person in people]
         if len(set(nouns)) < len(nouns):
             return False  # "the other nurse", or the same nurse
         for person in people[1:]:
@@ -571,12 +641,12 @@ class Table(Language):
     def _written(self, source: str, gender: str, words: str) -> str:
         """Return a form with values, spelled like the form that it replaces."""
         tokens = self.tokens(source)
-        found = self._form_at(tokens, 0)
-        assert found is not None
-        form, last = found
-        side = _SIDES.index(gender) if gender else form.side
-        text = form.texts[side].replace("{}", words)
-        listed = form.texts[form.side].replace("{}", "")
+        (person,) = self.people(tokens)
+        side = _SIDES.index(gender) if gender else person.frame.side
+        text = _fill(person.frame.texts[side], person.nouns[side]).replace("{}", words)
+        own_side = person.frame.side
+        listed = _fill(person.frame.texts[own_side], person.nouns[own_side]).replace("{}", "")
+        last = person.last - person.has_pair
         head, tail = source[: tokens[last].end], source[tokens[last].end :]
         if tail and side:
             tail = f" {self._pairs[tail.strip().lower()][side - 1]}"
@@ -599,22 +669,18 @@ class Table(Language):
         return words[0] if words else ""
 
 
-def _has_inclusive_sign(text: str, tokens: Sequence[Token], person: _Person) -> bool:
+def _has_inclusive_sign(text: str, tokens: Sequence[Token], person: Person) -> bool:
     """Return whether a form is followed or preceded by another ending: "un/a médico/a"."""
     following = text[tokens[person.last].end :]
     preceding = text[: tokens[person.first].start]
     return bool(re.match(r"[/*:(_@\u00b7]\w*[^\W\d]", following) or re.search(r"\w[/*_@]$", preceding))
 
 
-def _filled(frame: str, nouns: tuple[str, str, str]) -> tuple[str, str, str]:
-    """Return the three texts of a frame such as "ein ~/eine ~in/ein männlicher ~"."""
-    neutral, female, male = map(_fill, frame.split("/"), nouns)
-    return neutral, female, male
-
-
 def _fill(frame: str, noun: str) -> str:
     """Insert a noun for "~" in a frame, without its last letter for each "<" that follows."""
-    return re.sub("~(<*)", lambda match: noun[: len(noun) - len(match[1])], frame)
+    start, _, end = frame.partition("~")
+    ending = end.lstrip("<")
+    return start + noun[: len(noun) - (len(end) - len(ending))] + ending
 
 
 def _kind_of(attribute: Attribute) -> str:

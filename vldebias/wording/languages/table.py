@@ -195,7 +195,9 @@ class Table(Language):
         self._place_of_noun = _PLACE_OF_NOUN if self._has_spaces else _PLACE_WITHOUT_SPACES
         self._has_capital_nouns = "yes" in self.lists.get("capital-nouns", {})
         frames = [name for name in self.lists if name.startswith("bare-")]
-        self._has_place_for_adjectives = any("{}" in frame for n in frames for frame in self.lists[n])
+        self._has_place_for_adjectives = any(
+            "{}" in frame for n in frames for frame in self.lists[n]
+        )
         self._words: dict[str, Words] = {}
 
     # ---- words
@@ -421,6 +423,8 @@ class Table(Language):
         if next(self.words(f"stated-{_kind_of(attribute)}").find(tokens), None) is not None:
             return True
         own = {word.lower() for word in attribute.set.languages.get(self.code, {}).values()}
+        if not self._has_spaces:
+            return any(word in text.lower() for word in own)
         return any(token.low in own for token in tokens)
 
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
@@ -499,7 +503,9 @@ class Table(Language):
         is_own = self.code in attribute.set.languages
         if (attribute.has_phrases and not is_own) or not (attribute.kind or is_own):
             return "no word"
-        return "" if all(self._word_of(value, attribute) for value in attribute.words) else "no word"
+        return (
+            "" if all(self._word_of(value, attribute) for value in attribute.words) else "no word"
+        )
 
     def _has_name(self, tokens: Sequence[Token]) -> bool:
         for first, _ in self.words("person-name").find(tokens):
@@ -658,7 +664,9 @@ class Table(Language):
             return (text + tail).upper()
         if head.islower():
             return text.lower() + tail
-        return text[0].upper() + text[1:] + tail
+        if source[0].isupper():
+            text = text[0].upper() + text[1:]
+        return text + tail
 
     def _word_of(self, value: Any, attribute: Attribute) -> str:
         """Return the word for a value, or "" if the language does not have one."""
@@ -673,7 +681,9 @@ def _has_inclusive_sign(text: str, tokens: Sequence[Token], person: Person) -> b
     """Return whether a form is followed or preceded by another ending: "un/a médico/a"."""
     following = text[tokens[person.last].end :]
     preceding = text[: tokens[person.first].start]
-    return bool(re.match(r"[/*:(_@\u00b7]\w*[^\W\d]", following) or re.search(r"\w[/*_@]$", preceding))
+    return bool(
+        re.match(r"[/*:(_@\u00b7]\w*[^\W\d]", following) or re.search(r"\w[/*_@]$", preceding)
+    )
 
 
 def _fill(frame: str, noun: str) -> str:

@@ -631,7 +631,7 @@ class Table(Language):
             gender = ""
             for person, attribute, value in assignments_here:
                 name = _name_of(value, attribute)
-                if attribute.gender and person.noun and name in _SIDES:
+                if attribute.gender and person.noun and name in _SIDES[1:]:
                     gender = name
                 else:
                     words.append(self._word_of(value, attribute))

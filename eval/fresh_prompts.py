@@ -1,15 +1,15 @@
 """Score balanced prompts on prompts that were labelled before the rules were applied to them.
 
-    python -m eval.fresh_prompts tests/wording/fresh_languages_rewritten.jsonl \\
-      --json eval/results/languages/fresh_languages_rewritten.json
+    python -m eval.fresh_prompts tests/wording/fresh_languages.jsonl \\
+      --json eval/results/languages/fresh_languages.json
     python -m eval.fresh_prompts tests/wording/fresh_kinds.jsonl \\
       --json eval/results/languages/fresh_kinds.json
 
 Each line contains a prompt and the lists of acceptable results "female" and "male", in which every
 open person gets this value. If a prompt must stay unchanged, both lists contain only the prompt.
 For a group, both lists contain the same mixtures, such as "five engineers, three women and two
-men", and the prompt is scored with even shares. "original" is the prompt that a language model has
-rewritten. "kind" and "language" determine the table rows in which the prompt counts.
+men", and the prompt is scored with even shares. "kind" and "language" determine the table rows in
+which the prompt counts.
 A prompt is right if both results are in the lists. A wrong edit produces a text that is not in the
 lists, and a missed prompt is left unchanged. Intervals are 95% Wilson intervals.
 """
@@ -32,17 +32,15 @@ _VALUES = ("female", "male")
 def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Return "right", "missed" or "wrong edit", and the two texts that the rules produce."""
     prompt = row["prompt"]
-    original = row.get("original")
     texts: list[str] = []
     if row["female"] == row["male"] != [prompt]:
         # With two images, each value is in the majority once.
-        originals = None if original is None else [original] * len(_VALUES)
         prompts = [prompt] * len(_VALUES)
-        texts += balance_prompts(prompts, "gender", original=originals, seed=0).prompts
+        texts += balance_prompts(prompts, "gender", seed=0).prompts
     else:
         for value in _VALUES:
             shares = {name: float(name == value) for name in _VALUES}
-            texts += balance_prompts(prompt, "gender", shares=shares, original=original).prompts
+            texts += balance_prompts(prompt, "gender", shares=shares).prompts
     if all(text in row[value] for text, value in zip(texts, _VALUES, strict=True)):
         return "right", texts
     is_listed = [text in (prompt, *row[v]) for text, v in zip(texts, _VALUES, strict=True)]
@@ -52,7 +50,7 @@ def decide(row: Mapping[str, Any]) -> tuple[str, list[str]]:
 def kinds_of(row: Mapping[str, Any]) -> list[str]:
     """Return the names of the table rows in which a prompt counts."""
     is_open = row["female"] != [row["prompt"]] or row["male"] != [row["prompt"]]
-    kind = row.get("kind") or ("rewritten" if "original" in row else "languages")
+    kind = row.get("kind") or "languages"
     state = "open" if is_open else "unchanged"
     return ["all", kind, f"{kind}, {state}", *([row["language"]] if "language" in row else [])]
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
+from vldebias.errors import REMOVED, SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.training.settings import TrainSettings
 
@@ -100,7 +100,7 @@ def test_a_command_or_an_option_that_does_not_exist_is_found(tmp_path: Path) -> 
 
 def test_options_in_texts_exist() -> None:
     known = {"--help", "--version", "--install-completion", "--show-completion"}
-    known |= {*options_below(COMMAND), *OF_OTHERS}
+    known |= {*options_below(COMMAND), *OF_OTHERS, *REMOVED}
     unknown = {}
     for path in (*TEXTS, *CODE):
         # Experiments have options of their own, and styles have names with two hyphens.
@@ -242,11 +242,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"{TRAIN} tables/outside.csv --out b",
             r"--set allow_outside=true",
             "+ --set allow_outside=true",
-        ),
-        (
-            "prompts balance - --attribute gender --original-column user",
-            r"expected a file with columns",
-            "prompts balance prompts.csv --attribute gender --column text --original-column text",
         ),
         (
             "prompts balance prompts.txt --attribute gender --images 900000000",

@@ -9,8 +9,6 @@ correct result:
     mixed                       one of "ok", where only some people have a stated value
     syntax                      one of "expected", in which {v} is the assigned value, and
                                 {girl|boy} the noun that states it
-    rewritten                   the two "expected" texts for women and for men, or unchanged if
-                                there are none, where "prompt" is a rewritten version of "original"
 
 A "kind" may replace the label. A prompt that is changed in a different way is a wrong edit, which
 is worse than an unchanged prompt, because nobody checks the text. `eval.ablate_rules` counts both.
@@ -58,15 +56,12 @@ def read(path: Path) -> list[dict[str, Any]]:
         attribute = row.get("attribute", "gender")
         rows.append({"prompt": row["prompt"], "attribute": attribute} | {"label": label})
         rows[-1]["expected"] = [expected] if isinstance(expected, str) else list(expected)
-        rows[-1]["original"] = row.get("original")
     return rows
 
 
 def decide(row: Mapping[str, Any]) -> Decision:
     """Balance a labelled prompt and compare the result with the label."""
     prompt, label, attribute = row["prompt"], row["label"], row["attribute"]
-    if label == "rewritten":
-        return _decide_rewritten(row)
     values = list(load_prompts(attribute).attributes)
     value = "female" if "female" in values else values[0]
     shares = {name: float(name == value) for name in values}
@@ -83,15 +78,6 @@ def decide(row: Mapping[str, Any]) -> Decision:
     else:
         is_right = not is_left
     return Decision(label, not is_left, is_right)
-
-
-def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
-    """Balance a rewritten prompt once for each value and compare the results with the label."""
-    texts = [row["prompt"]] * 2
-    balanced = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
-    expected = row["expected"] or texts
-    is_right = {_plain(text) for text in balanced.prompts} == {_plain(text) for text in expected}
-    return Decision("rewritten", balanced.prompts != texts, is_right)
 
 
 def _with_value(text: str, value: str) -> str:

@@ -194,13 +194,3 @@ def test_a_full_disk_is_reported_with_the_seed_that_reproduces_the_prompts(
         assert process.communicate()[1].endswith(f"--seed {seed}\n")
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
-
-
-def test_a_column_of_original_prompts_decides_which_people_are_open(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
-    command = (*BALANCE, str(path), "--column", "rewritten", "--attribute", "gender")
-    shares = ("--shares", "female=0,male=1")
-    _, turned, stated = table(run(*command, "--original-column", "user", *shares))
-    assert turned == ["A nurse, a man.", "male", "", "a nurse"]
-    assert stated == ["A lady.", "", "stated", "a lady"]

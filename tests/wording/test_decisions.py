@@ -127,18 +127,6 @@ def test_invalid_answers_are_rejected(decide):
     balance_prompts(NURSE, "gender", decide=decide)
 
 
-def test_decide_gets_all_originals_in_one_call():
-    calls = []
-
-    def decide(prompts, values):
-        calls.append(list(prompts))
-        return [values for _ in prompts]
-
-    rewritten = [f"A man, {prompt}." for prompt in (NURSE, "a pilot")]
-    balance_prompts(rewritten, "gender", original=[NURSE, "a pilot"], decide=decide)
-    assert calls == [[NURSE, "a pilot"]]
-
-
 def test_every_balancing_function_passes_all_prompts_in_one_call():
     calls = []
 

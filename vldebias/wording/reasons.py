@@ -18,7 +18,6 @@ WORDS = {
     "truncated": "the person is mentioned after the last token that the model reads",
 }
 CONTEXT = "context"  # prefix used if a fact fixes the value, followed by its words if known
-REWRITTEN = "rewritten: "  # prefix used if a rewritten prompt cannot take the value
 NO_PERSON_REASON = "no person"  # prefix used if the prompt does not show anybody
 
 _LANGUAGE_REASON = "language: "  # prefix followed by the name of an unsupported language
@@ -32,8 +31,6 @@ def reason_in_words(reason: str) -> str:
     """
     if reason.startswith(f"{CONTEXT}: "):
         return f'only one value fits "{reason.removeprefix(f"{CONTEXT}: ")}"'
-    if reason.startswith(REWRITTEN):
-        return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
     if reason.startswith(_LANGUAGE_REASON):

@@ -21,6 +21,12 @@ from vldebias.prompts.english.words import (
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.context import find_rules, words_of_fact
+from vldebias.wording.english.descriptions import (
+    agreeing_form,
+    neutral_text,
+    sides_in,
+    sides_of_words,
+)
 from vldebias.wording.english.groups import describe, find_group, names_a_group
 from vldebias.wording.english.is_another import group_mentions
 from vldebias.wording.english.is_person import is_head
@@ -32,17 +38,8 @@ from vldebias.wording.english.is_stated_or_named import (
 )
 from vldebias.wording.english.people import find_persons, find_subjects
 from vldebias.wording.english.phrases import NOBODY, PersonPhrase
-from vldebias.wording.english.rewritten import (
-    agreeing_form,
-    match,
-    neutral_text,
-    replace_gender,
-    sides_in,
-    sides_of_words,
-    strip,
-)
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
-from vldebias.wording.groups import Group, Mixture, can_mix
+from vldebias.wording.groups import Group, can_mix
 from vldebias.wording.language import (
     MOST_PERSONS,
     Assignment,
@@ -50,9 +47,7 @@ from vldebias.wording.language import (
     Mention,
     NounValue,
     Replacement,
-    RewrittenPromptError,
     Value,
-    replace_all,
 )
 from vldebias.wording.reasons import CONTEXT, context_reason
 from vldebias.wording.syntax import is_in_capitals
@@ -182,40 +177,6 @@ class English(Language):
                 written += " "
             replacements.append(Replacement(start, end, written))
         return replacements
-
-    def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        if attribute.gender:
-            replaced, is_said = replace_gender(text, attribute, people)
-        else:
-            replaced = strip(text, attribute, people)
-            is_said = [False] * len(people)
-        # The values that the text does not state yet, by the index of the person.
-        unsaid: dict[int | None, str | Mixture] = {}
-        for number, (_, value) in enumerate(people):
-            if value is not None and not is_said[number]:
-                unsaid[number] = value
-        words = read_text(replaced)
-        persons = find_persons(replaced)
-        is_stated = find_stated(replaced, persons, attribute)
-        matched = match(words, persons, people)
-        assignments: list[Assignment] = []
-        for (first, *_), stated, matched_number in zip(persons, is_stated, matched, strict=True):
-            if matched_number not in unsaid:
-                continue
-            if stated and not attribute.gender:
-                raise RewrittenPromptError("rewritten: stated")
-            value = unsaid.pop(matched_number)
-            phrase = words.low[first.opening : first.head + 1]
-            nouns = [word for word in phrase if not listed(word, "gendered-pronoun")]
-            if attribute.gender and has_gendered(nouns):
-                continue  # "her little girl" already states the gender
-            person = _person(replaced, first, attribute, is_stated=False)
-            if not person.can_be(value):
-                raise RewrittenPromptError("rewritten: group")
-            assignments.append((person, attribute, value))
-        if unsaid:
-            raise RewrittenPromptError("rewritten: not understood")
-        return replace_all(replaced, self.write(replaced, assignments))
 
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]

@@ -1,15 +1,13 @@
-"""Set the values of people in rewritten English prompts if the original prompts leave them open.
+"""Read the values that English descriptions state, and replace them by neutral words.
 
-A language model that rewrites "a CEO in an office" may turn the CEO into "a man in his fifties, in
-a suit". Only the phrase for this person and the pronouns that refer to them are changed, and the
-descriptions of all other people are kept. If it is unclear which phrase describes the person or to
-whom a pronoun refers, the prompt is left unchanged.
+A description is a caption, or a prompt that a language model rewrote. The phrase for a person and
+the pronouns that refer to them state one value together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
@@ -20,12 +18,10 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
     STOPS,
-    adjective,
     base,
     classes,
     gendered,
     has_gendered,
-    has_listed,
     is_inflected,
     kinds,
     listed,
@@ -35,14 +31,13 @@ from vldebias.prompts.english.words import (
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
 from vldebias.wording.english.is_stated_or_named import find_names, names_thing
-from vldebias.wording.english.people import find_persons, find_subjects
+from vldebias.wording.english.people import find_persons
 from vldebias.wording.english.phrases import Persons
 from vldebias.wording.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.text import Text, read_text, with_capitals_of
 from vldebias.wording.language import (
     NounValue,
     Replacement,
-    RewrittenPromptError,
     Value,
     replace_all,
 )
@@ -64,56 +59,38 @@ _AGE_PHRASE = re.compile(
     rf"(?:in |at )?(?:{AGE_BEHIND.pattern})",
     re.IGNORECASE,
 )
-_BEARD = "|".join(_LISTS["beard"])
-_WITH_BEARD = re.compile(
-    rf",? with (?:(?:an?|his) )?(?:(?!and\b)[\w-]+ ){{0,3}}?(?:{_BEARD})\b(?! and\b)",
-    re.IGNORECASE,
-)
-_NOT_UNDERSTOOD = "rewritten: not understood"
 
 
 class _Gendered(NamedTuple):
-    """The gender that a word states, the word for the other gender, and the neutral word or ""."""
+    """The gender that a word states, and the neutral word or ""."""
 
     side: str
-    counterpart: str
     neutral: str
 
 
 @cache
 def _gendered_words() -> dict[str, _Gendered]:
-    """Return a mapping from each listed gendered word to its gender and other forms."""
+    """Return a mapping from each listed gendered word to its gender and its neutral form."""
     words: dict[str, _Gendered] = {}
     for name in ("noun", "relative", "adjective", "pronoun"):
         for pair in _LISTS[name]:
             female, male, *rest = pair.split("/")
             neutral = "".join(rest)
-            words.setdefault(female, _Gendered("female", male, neutral))
-            # "seamstress" becomes "tailor", but not vice versa, because a tailor can be a woman.
+            words.setdefault(female, _Gendered("female", neutral))
+            # A tailor can be a woman.
             if gendered(male):
-                words.setdefault(male, _Gendered("male", female, neutral))
+                words.setdefault(male, _Gendered("male", neutral))
     return words
 
 
-def _side_and_counterpart(word: str) -> tuple[str, str]:
-    """Return the gender that a lower-case word states, and the word's counterpart.
-
-    Both are empty if the word does not state a gender or has no counterpart.
-    """
+def _side_of(word: str) -> str:
+    """Return the gender that a lower-case word states, or ""."""
     known = _gendered_words().get(word)
     if known is not None:
-        return known.side, known.counterpart
-    for female, male in (("woman", "man"), ("women", "men")):
-        if word.endswith(female):
-            return "female", word.removesuffix(female) + male
-        if word.endswith(male) and gendered(word):
-            return "male", word.removesuffix(male) + female
-    return "", ""
-
-
-def _side_of(word: str) -> str:
-    side, _ = _side_and_counterpart(word)
-    return side
+        return known.side
+    if word.endswith(("woman", "women")):
+        return "female"
+    return "male" if word.endswith(("man", "men")) and gendered(word) else ""
 
 
 def agreeing_form(word: str, text: str, end: int) -> str:
@@ -153,9 +130,8 @@ class _Figure:
         text: The text.
         words: The positions of the words that refer to the figure.
         heads: The positions of its nouns.
-        number: The index of the corresponding person in the original prompt, or None.
+        number: The index of the same person among the given people, or None.
         is_plural, is_animal: Whether it is like "three cooks" or "a dog".
-        is_certain: Whether it is certain which words refer to this figure.
         side: The gender stated in the text, "female" or "male", or "" if none is stated.
     """
 
@@ -165,7 +141,6 @@ class _Figure:
     number: int | None = None
     is_plural: bool = False
     is_animal: bool = False
-    is_certain: bool = field(default=True, init=False)
     side: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -189,16 +164,16 @@ class _Figure:
 
 
 def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int | None]:
-    """Return, for each person in a text, the index of the same person in the original prompt.
+    """Return, for each person in a text, the index of the same person among the given people.
 
-    People match if they have the same noun. If one person in the original is left, they match the
-    only "man" or "woman" left in the text. If both the original and the text are about one person,
-    the nouns may differ, as in "a doctor" and "a surgeon".
+    People match if they have the same noun. If one given person is left, they match the only "man"
+    or "woman" left in the text. If only one person is given and the text is about one person, the
+    nouns may differ, as in "a doctor" and "a surgeon".
 
     Args:
-        text: The rewritten text.
+        text: The text.
         persons: The noun phrases for each person in the text.
-        people: The noun and the value of each person in the original prompt.
+        people: The noun of each given person, see `sides_in`.
     """
     matched: list[int | None] = [None] * len(persons)
     for number, (noun, _) in enumerate(people):
@@ -211,7 +186,7 @@ def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int
     remaining = [number for number in range(len(people)) if number not in matched]
     candidates: list[int] = []
     for place, (first, *_) in enumerate(persons):
-        # Groups and relatives ("his wife") are not the person from the original prompt.
+        # Groups and relatives ("his wife") are somebody else.
         is_other = first.plural or listed(text.low[first.opening], "possessor")
         if matched[place] is None and not is_other:
             candidates.append(place)
@@ -227,17 +202,11 @@ def _find_figures(text: Text, people: Sequence[NounValue]) -> list[_Figure]:
     """Return all people and animals in a text, each with the pronouns that refer to them."""
     figures = _figures_of_phrases(text, people)
     pronouns = _add_other_words(text, figures)
-    strangers = [figure for figure in figures if figure.number is None and figure.side]
     for i in pronouns:
         candidates = _referents(text, figures, i)
         if len(candidates) == 1:
             candidates[0].words.append(i)
             candidates[0].side = _side_of(text.low[i])
-        else:
-            for figure in candidates or figures:
-                figure.is_certain = False
-    for stranger in strangers:
-        _mark_described(text, figures, stranger)
     return figures
 
 
@@ -247,7 +216,7 @@ def _figures_of_phrases(text: Text, people: Sequence[NounValue]) -> list[_Figure
     numbers = match(text, persons, people)
     figures: list[_Figure] = []
     for mentions, number in zip(persons, numbers, strict=True):
-        # Each phrase for a person who is not in the original may describe someone who is.
+        # Each phrase for a person who is not given may describe someone who is.
         parts = [[mention] for mention in mentions] if number is None else [mentions]
         for part in parts:
             words = {i for mention in part for i in range(mention.opening, mention.head + 1)}
@@ -279,19 +248,6 @@ def _add_other_words(text: Text, figures: list[_Figure]) -> list[int]:
     return pronouns
 
 
-def _mark_described(text: Text, figures: Sequence[_Figure], stranger: _Figure) -> None:
-    """Mark figures as uncertain if the phrase for an unmatched person may describe them."""
-    # The phrase follows a verb, a copula or the person: "the optician is a young man".
-    before = text.low[max(0, stranger.first - 2) : stranger.first]
-    opening = text.low[text.clause_start(stranger.first) : stranger.first]
-    is_shown = has_listed(before, "shows") or all(map(adjective, opening))
-    for figure in figures:
-        # A later noun may describe the same person: "a woman in a coat, a clerk,".
-        is_described = is_shown or stranger.first < figure.first
-        if is_described and figure.can_be(stranger.side):
-            figure.is_certain = False
-
-
 def _referents(text: Text, figures: Sequence[_Figure], i: int) -> Sequence[_Figure]:
     """Return the figures to which pronoun i may refer."""
     figures = [figure for figure in figures if figure.can_be(_side_of(text.low[i]))]
@@ -315,12 +271,13 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
 
 
 def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
-    """Return the value that a text states for each person in the original prompt, or None.
+    """Return the value that a text states for each given person, or None.
 
     Args:
-        text: The rewritten text.
+        text: The text.
         attribute: The attribute.
-        people: The noun and the value of each person in the original prompt.
+        people: The noun of each person in the text, or in the prompt of which it is a rewritten
+            version.
     """
     value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     values: list[Value] = [None] * len(people)
@@ -340,151 +297,15 @@ def sides_of_words(text: str, attribute: Attribute) -> list[str]:
     return [value for value, word in attribute.words.items() if word.lower() in sides]
 
 
-# ---- replacing gender
-
-
-def replace_gender(
-    text: str, attribute: Attribute, people: Sequence[NounValue]
-) -> tuple[str, list[bool]]:
-    """Replace the genders of people in a text.
-
-    Args:
-        text: The rewritten text.
-        attribute: The gender attribute.
-        people: The noun and the value of each person in the original prompt.
-
-    Returns:
-        The new text, and for each person, whether a noun or an adjective states the value.
-
-    Raises:
-        RewrittenPromptError: If a person or the referent of a pronoun is uncertain, if a gendered
-            word cannot be replaced, or if someone is named.
-    """
-    sides = _sides_of_people(attribute, people)
-    words = read_text(text)
-    _check_names(words)
-    text = _without_beards(words, _find_figures(words, people), sides)
-    words = read_text(text)
-    figures = _find_figures(words, people)
-    _check_all_found(words, {figure.number for figure in figures}, people)
-    replacements: list[Replacement] = []
-    is_said = [False] * len(people)
-    for figure in figures:
-        number = figure.number
-        if number is None or number not in sides:
-            continue
-        side = sides[number]
-        # A member of a group is mentioned separately: "two cooks; one wipes his brow".
-        is_split = figure.is_plural and any(other.number is None for other in figures)
-        is_unknown = bool(figure.side) and (figure.is_plural or side == "mixed")
-        if is_split or is_unknown or not figure.is_certain:
-            raise RewrittenPromptError(_NOT_UNDERSTOOD)
-        for i in figure.words:
-            new = _word_of_side(words, i, side)
-            if new:
-                replacements.append(_replace(words, i, new))
-                is_said[number] |= gendered(new) and not listed(new, "gendered-pronoun")
-    return replace_all(text, replacements), is_said
-
-
-def _sides_of_people(attribute: Attribute, people: Sequence[NounValue]) -> dict[int | None, str]:
-    """Map each person's index to the word for their value ("female"), or to "mixed" for groups."""
-    sides: dict[int | None, str] = {}
-    for number, (_, value) in enumerate(people):
-        if isinstance(value, str):
-            sides[number] = attribute.words[value].lower()
-        elif value is not None:
-            sides[number] = "mixed"
-    return sides
-
-
-def _word_of_side(words: Text, i: int, side: str) -> str:
-    """Return word i in its female or male form, or "" if it does not state a gender."""
-    word = _without_ending(words.low[i])
-    current, counterpart = _side_and_counterpart(word)
-    # The check runs even if the word stays the same, so that errors do not depend on the values.
-    if word in ("his", "her") and _is_before_noun(words, i):
-        counterpart = "her" if word == "his" else "his"
-    return word if side == current else counterpart
-
-
-def _check_names(words: Text) -> None:
-    """Raise a RewrittenPromptError if a text names a person, because names imply a gender."""
-    for first, stop in find_names(words):
-        has_given_name = any("f" in kinds(word) for word in words.bare[first:stop])
-        if has_given_name and not words.credited[first]:
-            raise RewrittenPromptError(f"rewritten: names {' '.join(words.words[first:stop])}")
-
-
-def _check_all_found(
-    text: Text, found: Collection[int | None], people: Sequence[NounValue]
-) -> None:
-    """Raise a RewrittenPromptError if anyone who gets a value is missing from the text."""
-    for number, (noun, value) in enumerate(people):
-        if value is not None and number not in found:
-            if find_subjects(text.prompt) == "no person":
-                raise RewrittenPromptError(f"rewritten: no mention of the {noun}")
-            raise RewrittenPromptError(_NOT_UNDERSTOOD)
-
-
-def _without_beards(text: Text, figures: Sequence[_Figure], sides: Mapping[int | None, str]) -> str:
-    """Remove the beards of people who become women.
-
-    `sides` maps the index of a person to the person's new gender.
-
-    Raises:
-        RewrittenPromptError: If a word such as "shirtless" implies the gender of a person in
-            `sides` and cannot be removed.
-    """
-    spans: list[tuple[int, int]] = []
-    for i, word in enumerate(map(_without_ending, text.low)):
-        if not _is_sign_of_gender(text, i, word):
-            continue
-        figure = max(figures, key=lambda figure: figure.last_mention(i + 1), default=None)
-        if figure is None or figure.number not in sides:
-            continue
-        span = None
-        if word in _LISTS["beard"]:
-            span = _span_of_beard(text, i)
-        elif word in _LISTS["bearded"] and i in figure.words:
-            # In "a tall, bearded man", the comma is removed as well.
-            start = text.start[i]
-            is_behind_comma = text.prompt[:start].endswith(", ")
-            span = (start - 2 * is_behind_comma, start + len(text.words[i]))
-        if span is None:
-            raise RewrittenPromptError(f"rewritten: {word}")  # as in "strokes his beard"
-        if sides[figure.number] == "female":
-            spans.append(span)
-    return _take_out(text.prompt, spans)
-
-
-def _is_sign_of_gender(text: Text, i: int, word: str) -> bool:
-    """Return whether a word without a counterpart implies a gender: "beard", "shirtless"."""
-    if word in _LISTS["of-noun"] and text.after(i):
-        return False  # The word describes a thing: "a male voice", "blonde hair".
-    is_stated = gendered(word) and (not _side_of(word) or word in _ADJECTIVES)
-    return is_stated or word in _LISTS["beard"] or word in _LISTS["bearded"]
-
-
-def _span_of_beard(text: Text, i: int) -> tuple[int, int] | None:
-    """Return the start and end of "with a beard", or None if the beard is used differently."""
-    if text.after(i) and kinds(text.after(i)).startswith("n"):
-        return None  # The noun belongs to a thing: "a beard trimmer".
-    start = text.start[i]
-    spans = [found.span() for found in _WITH_BEARD.finditer(text.prompt)]
-    return next((span for span in spans if span[0] < start < span[1]), None)
+# ---- neutral words
 
 
 def _is_before_noun(words: Text, i: int) -> bool:
-    """Return whether "her" is a determiner: "her coat", but not "next to her on a bench".
-
-    Raises:
-        RewrittenPromptError: If it could be either.
-    """
+    """Return whether "her" is a determiner: "her coat", but not "next to her on a bench"."""
     after = words.after(i)
     following = words.after(i + 1)
     if listed(after, "preposition-or-adjective") and following and not listed(following, *STOPS):
-        raise RewrittenPromptError(_NOT_UNDERSTOOD)
+        return not listed(following, "determiner")
     if after == "next":
         return following != "to"
     if after.endswith("ly") and not set(kinds(after)) & set("anp"):
@@ -510,9 +331,6 @@ def _replace(words: Text, i: int, new: str) -> Replacement:
     return Replacement(start, end, new)
 
 
-# ---- neutral words
-
-
 def _neutral_word(word: str) -> str:
     """Return the neutral form of a lower-case word, or "" if it has none."""
     listed_word = _gendered_words().get(word)
@@ -535,7 +353,7 @@ def neutral_text(prompt: str, attribute: Attribute, people: Sequence[NounValue])
         people: The noun of each person in the text, with a value for those who are not named.
     """
     if not attribute.gender:
-        return strip(prompt, attribute, people)
+        return _strip(prompt, attribute, people)
     words = read_text(prompt)
     forms = _neutral_forms(words)
     text = prompt
@@ -635,11 +453,7 @@ def _neutral_pronoun(words: Text, i: int, new: dict[int, str]) -> str:
     """Return the form of "they" for a gendered pronoun, and add the verb of a subject to `new`."""
     word = _without_ending(words.low[i])
     if word in ("his", "her"):
-        try:
-            is_determiner = _is_before_noun(words, i)
-        except RewrittenPromptError:
-            is_determiner = not listed(words.after(i + 1), "determiner")
-        if is_determiner or words.after(i) == "or":  # "his or her hands"
+        if _is_before_noun(words, i) or words.after(i) == "or":  # "his or her hands"
             return "their"
     if word in ("he", "she"):
         verb = i + 1
@@ -688,21 +502,17 @@ def _joined(found: re.Match[str]) -> str:
 # ---- removing other attributes
 
 
-def strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
+def _strip(text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
     """Remove words that state a different attribute of the people, such as their age.
 
     Args:
-        text: The rewritten text.
+        text: The text.
         attribute: Any attribute except gender.
-        people: The noun and the value of each person in the original prompt.
-
-    Raises:
-        RewrittenPromptError: If someone who gets a value is not found.
+        people: See `neutral_text`.
     """
     words = read_text(text)
     persons = find_persons(text)
     numbers = match(words, persons, people)
-    _check_all_found(words, numbers, people)
     openings = [words.start[mentions[0].opening] for mentions in persons]
     patterns = {"age": (_AGE_PHRASE, AGE_BEFORE_NOUN), "origin": (_DESCENT,), "skin": (_DESCENT,)}
     spans: list[tuple[int, int]] = []

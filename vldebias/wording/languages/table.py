@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.prompts.english.words import read_lists
-from vldebias.wording.groups import Group
 from vldebias.wording.language import Assignment, Language, Mention, Replacement
 from vldebias.wording.reasons import context_reason
 

@@ -203,7 +203,7 @@ def test_no_labelled_prompt_hangs_on_the_last_digit_of_a_threshold(
         ("運転手", "Japanese"),
         ("写真、医生", "Chinese"),
         ("医者和病人", "Chinese"),  # a part of a clause says nothing
-        ("医者，照片", "Chinese"),  # noqa: RUF001 - the comma of Chinese
+        ("医者，照片", "Chinese"),
     ],
 )
 def test_the_language_is_that_of_the_person(prompt, name):
@@ -224,7 +224,7 @@ def test_a_language_without_a_table_is_named():
         # The spelling of the prompt is kept.
         ("ein arzt im haus", "eine ärztin im haus", "ein männlicher arzt im haus"),
         ("EIN ARZT IM HAUS", "EINE ÄRZTIN IM HAUS", "EIN MÄNNLICHER ARZT IM HAUS"),
-        ("L’infirmier sourit", "L’infirmière sourit", "L’infirmier homme sourit"),  # noqa: RUF001
+        ("L’infirmier sourit", "L’infirmière sourit", "L’infirmier homme sourit"),
         # Markup stays as it is.
         (
             "<lora:film:0.8> (ein Arzt:1.2) im Krankenhaus, masterpiece",
@@ -361,7 +361,7 @@ def test_what_is_a_digit_and_no_number_of_persons_raises_nothing(prompt, number)
     ("person", "woman", "other"),
     [
         ("ein Arzt im Krankenhaus, ", "eine Ärztin im Krankenhaus, ", "ein Haus, "),
-        ("一位医生在医院，", "一位女医生在医院，", "房子，"),  # noqa: RUF001
+        ("一位医生在医院，", "一位女医生在医院，", "房子，"),
     ],
 )
 def test_what_no_encoder_reads_of_a_long_prompt_is_left_as_it_is(person, woman, other):

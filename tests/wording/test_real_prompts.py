@@ -273,8 +273,8 @@ def test_plurals_and_possessives_of_gendered_and_young_nouns(attribute: str) -> 
     [
         ("将第1张图片中的医生换到海边", "edit"),
         ("生成一位厨师。保持原图不变", "edit"),
-        ("模特站在门口。模特手捧一本书", "not understood"),
-        ("一位医生在走廊。光线明亮。人物微笑", "not understood"),
+        ("模特站在门口。模特手捧一本书", "no person"),
+        ("一位医生在走廊。光线明亮。人物微笑", "not plain"),
     ],
 )
 def test_chinese_edits_and_repeated_people_stay_unchanged(prompt: str, expected: str) -> None:

@@ -8,14 +8,14 @@ article with its forms before them. In any other place, the prompt is left uncha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.prompts.english.words import read_lists
 from vldebias.wording.language import Assignment, Language, Mention, Replacement
-from vldebias.wording.reasons import context_reason
+from vldebias.wording.reasons import NO_PERSON_REASON, context_reason
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -51,6 +51,9 @@ _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|\u201e[^\u201e\u201c\u201d]*[\u201c\u201d]"
     r"|\u00ab[^\u00ab\u00bb]*\u00bb|\u300c[^\u300c\u300d]*\u300d|\u300e[^\u300e\u300f]*\u300f"
 )
+NOT_PLAIN = "not plain"
+# Lists of words that leave a prompt unchanged.
+_DOUBTS = ("doubt", "further-person", "plural")
 _LONGEST_PROMPT = 4000  # characters that are read
 # Armies and offices were closed to women before this year.
 _OPEN_SINCE = 1980
@@ -436,7 +439,7 @@ class Table(Language):
 
     def _stating(self, tokens: Sequence[Token], people: Sequence[Person]) -> list[str]:
         """Return what the words that are not part of a form state, "female" or "male"."""
-        taken = {i for person in people for i in range(person.first, person.last + 1)}
+        taken = _positions(people)
         stating: list[str] = []
         for name in ("female", "male"):
             for first, _ in self.words(name).find(tokens):
@@ -447,42 +450,14 @@ class Table(Language):
     # ---- people who can get a value
 
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
-        if not self.is_default:
-            return f"language: {self.name}"
         if reason := self._why_no_word(attribute):
             return reason
         tokens = self.tokens(blank_quotations(text))
         people = self.people(tokens)
-        kind = _kind_of(attribute)
-        if self._has_name(tokens):
-            return "named"
-        fact = next(self.words(f"fixed-{kind}").find(tokens), None)
-        if fact is not None:
-            return context_reason(text[tokens[fact[0]].start : tokens[fact[1]].end])
-        if attribute.gender:
-            for token in tokens:
-                if token.low.isdecimal() and len(token.low) == 4 and int(token.low) < _OPEN_SINCE:
-                    return context_reason(token.low)
-            if self._stating(tokens, people):
-                return "stated"
-        elif self.states(text, attribute):
-            return "stated"
-        taken = {i for person in people for i in range(person.first, person.last + 1)}
-        is_group = any(first not in taken for first, _ in self.words("group").find(tokens))
-        is_plural = next(self.words("plural").find(tokens), None) is not None
-        if is_plural or any(person.frame.kind == "plural" for person in people):
-            return "group"
-        if is_group and not people:
-            return "group"
-        if not people:
-            return "no person"
-        plain = [person for person in people if self._stands_well(tokens, person)]
-        if len(plain) < len(people):
-            is_stated = any(person.side for person in people if person not in plain)
-            return "stated" if is_stated and attribute.gender else "not plain"
-        has_sign = any(_has_inclusive_sign(text, tokens, person) for person in people)
-        if has_sign or not self._is_plain(tokens, people):
-            return "not plain"
+        reason = self._why_closed(text, tokens, people, attribute)
+        reason = reason or self._why_not_plain(text, tokens, people, attribute)
+        if reason:
+            return reason
         mentions: list[Mention] = []
         for person in people:
             span = (tokens[person.first].start, tokens[person.last].end)
@@ -490,8 +465,53 @@ class Table(Language):
             mentions.append(Mention(person.nouns[0], *span, span, reason))
         return tuple(mentions)
 
+    def _why_not_plain(
+        self, text: str, tokens: Sequence[Token], people: Sequence[Person], attribute: Attribute
+    ) -> str:
+        """Return why the people in a prompt are not plain, or ""."""
+        if not people:
+            has_group = any(map(partial(self._has, tokens), ("group", "plural")))
+            return NOT_PLAIN if has_group else NO_PERSON_REASON
+        misplaced = [person for person in people if not self._stands_well(tokens, person)]
+        if attribute.gender and any(person.side for person in misplaced):
+            return "stated"
+        has_doubt = any(map(partial(self._has_outside, tokens, people), _DOUBTS))
+        has_sign = any(_has_inclusive_sign(text, tokens, person) for person in people)
+        is_plain = not (misplaced or has_doubt or has_sign) and self._are_linked(tokens, people)
+        is_plain = is_plain and not self._has_doubtful_word(tokens, people)
+        return "" if is_plain else NOT_PLAIN
+
+    def _why_closed(
+        self, text: str, tokens: Sequence[Token], people: Sequence[Person], attribute: Attribute
+    ) -> str:
+        """Return why nobody in a prompt gets a value, whoever is in it, or ""."""
+        for first, _ in self.words("person-name").find(tokens):
+            name = tokens[first].text
+            # Some scripts have no capitals.
+            if name[0].isupper() or name.upper() == name.lower():
+                return "named"
+        for first, last in self.words(f"fixed-{_kind_of(attribute)}").find(tokens):
+            return context_reason(text[tokens[first].start : tokens[last].end])
+        if not attribute.gender:
+            return "stated" if self.states(text, attribute) else ""
+        for token in tokens:
+            if re.fullmatch("[0-9]{4}", token.low) and int(token.low) < _OPEN_SINCE:
+                return context_reason(token.low)
+        return "stated" if self._stating(tokens, people) else ""
+
+    def _has(self, tokens: Sequence[Token], name: str) -> bool:
+        """Return whether any word or phrase matches a list."""
+        return next(self.words(name).find(tokens), None) is not None
+
+    def _has_outside(self, tokens: Sequence[Token], people: Sequence[Person], name: str) -> bool:
+        """Return whether any word or phrase matches a list and is not part of a person."""
+        taken = _positions(people)
+        return any(first not in taken for first, _ in self.words(name).find(tokens))
+
     def _why_no_word(self, attribute: Attribute) -> str:
         """Return why no value of an attribute can be written in this language, or ""."""
+        if not self.is_default:
+            return f"language: {self.name}"
         if attribute.gender and not attribute.has_phrases:
             names = {_name_of(value, attribute) for value in attribute.words}
             if names <= set(_SIDES):
@@ -504,13 +524,6 @@ class Table(Language):
         return (
             "" if all(self._word_of(value, attribute) for value in attribute.words) else "no word"
         )
-
-    def _has_name(self, tokens: Sequence[Token]) -> bool:
-        for first, _ in self.words("person-name").find(tokens):
-            text = tokens[first].text
-            if text[0].isupper() or text.upper() == text.lower():
-                return True
-        return False
 
     def _stands_well(self, tokens: Sequence[Token], person: Person) -> bool:
         """Return whether a form stands in a plain place.
@@ -554,32 +567,37 @@ class Table(Language):
     def _is_about_picture(self, token: Token) -> bool:
         return any(self.words(name).has(token) for name in ("picture", "article", "request"))
 
-    def _is_plain(self, tokens: Sequence[Token], people: Sequence[Person]) -> bool:
-        """Return whether nothing else in a prompt is doubtful."""
-        taken = {i for person in people for i in range(person.first, person.last + 1)}
-        for name in ("doubt", "further-person"):
-            if any(first not in taken for first, _ in self.words(name).find(tokens)):
-                return False
-        nouns = [person.nouns[0] for person in people]
-        if len(set(nouns)) < len(nouns):
+    def _are_linked(self, tokens: Sequence[Token], people: Sequence[Person]) -> bool:
+        """Return whether all people are different, and linked to each other and to nobody else."""
+        nouns = {person.nouns[0] for person in people}
+        if len(nouns) < len(people):
             return False  # "the other nurse", or the same nurse
-        for person in people[1:]:
-            # Otherwise, a noun may describe the same person: "une femme, médecin".
-            before = tokens[person.first - 1]
-            is_linked = any(self.words(name).has(before) for name in ("and", "next", "modifier"))
-            if tokens[person.first].opens or not is_linked:
-                return False
-        first = people[0].first
-        if first and not tokens[first].opens and self.words("and").has(tokens[first - 1]):
-            return False  # an unlisted word "and a violinist"
-        firsts = {person.first for person in people}
-        for person in people:
-            # "A violinist and" an unlisted word: it may be a person, too.
-            link = person.last if self.words("and").has(tokens[person.last]) else person.last + 1
-            is_linked = link < len(tokens) and self.words("and").has(tokens[link])
-            if is_linked and (link == person.last or not tokens[link].opens):
-                if link + 1 not in firsts:
+        ends_of_people = {person.last for person in people}
+        starts_of_people = {person.first for person in people}
+        for number, person in enumerate(people):
+            before = tokens[person.first - 1] if person.first else None
+            is_apart = before is None or tokens[person.first].opens
+            if number and is_apart:
+                return False  # It may describe the same person: "une femme, médecin".
+            if number and before is not None:
+                names = ("and", "next", "modifier")
+                if not any(self.words(name).has(before) for name in names):
                     return False
+            # An unlisted word "and a violinist": it may be a person, too.
+            is_joined = before is not None and not is_apart and self.words("and").has(before)
+            if is_joined and not number and person.first - 1 not in ends_of_people:
+                return False
+            # "A violinist and" an unlisted word.
+            link = person.last if self.words("and").has(tokens[person.last]) else person.last + 1
+            is_behind = link < len(tokens) and self.words("and").has(tokens[link])
+            if is_behind and (link == person.last or not tokens[link].opens):
+                if link + 1 not in starts_of_people:
+                    return False
+        return True
+
+    def _has_doubtful_word(self, tokens: Sequence[Token], people: Sequence[Person]) -> bool:
+        """Return whether a word may have to agree with a person, or may be a name."""
+        taken = _positions(people)
         clause_of_word = [0] * len(tokens)
         for i in range(1, len(tokens)):
             clause_of_word[i] = clause_of_word[i - 1] + tokens[i].opens
@@ -594,12 +612,12 @@ class Table(Language):
             if i in taken:
                 continue
             is_in_clause = clause_of_word[i] in clauses_of_people
-            if is_in_clause and token.is_name and not is_place and not self._has_capital_nouns:
-                return False
-            is_behind = i > people[0].last
-            if is_behind and self._agrees(token, is_in_clause, number):
-                return False
-        return True
+            is_name = token.is_name and not is_place and not self._has_capital_nouns
+            if is_in_clause and is_name:
+                return True
+            if i > people[0].last and self._agrees(token, is_in_clause, number):
+                return True
+        return False
 
     def _agrees(self, token: Token, is_clause_of_person: bool, number: int) -> bool:
         """Return whether a word may have to agree with a person.
@@ -637,7 +655,7 @@ class Table(Language):
             if assignments_here[0][0].noun:
                 written = self._written(source, gender, "".join(words))
             else:
-                # The word replaces a placeholder, or goes to the offset that the user's `find` gave.
+                # The word replaces a placeholder, or goes to the offset from the user's `find`.
                 written = "".join(words).strip()
             replacements.append(Replacement(start, end, written))
         return replacements
@@ -689,6 +707,11 @@ def _fill(frame: str, noun: str) -> str:
     start, _, end = frame.partition("~")
     ending = end.lstrip("<")
     return start + noun[: len(noun) - (len(end) - len(ending))] + ending
+
+
+def _positions(people: Iterable[Person]) -> set[int]:
+    """Return the positions of all words that belong to people."""
+    return {i for person in people for i in range(person.first, person.last + 1)}
 
 
 def _kind_of(attribute: Attribute) -> str:

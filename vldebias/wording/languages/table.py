@@ -526,43 +526,49 @@ class Table(Language):
         )
 
     def _stands_well(self, tokens: Sequence[Token], person: Person) -> bool:
-        """Return whether a form stands in a plain place.
+        """Return whether a noun stands in a plain place.
 
         It begins a clause, or follows a picture word, "and" or a preposition. Behind it, the clause
         ends or goes on with a listed word, such as a preposition or a verb.
         """
-        kind, first, last = person.frame.kind, person.first, person.last
-        if kind not in (*_FRAMES, "stated"):
-            return False
-        opening = first
+        opening = person.first
         while not tokens[opening].opens:
             opening -= 1
-        before = tokens[opening:first]
-        following = tokens[last + 1] if last + 1 < len(tokens) else None
-        is_end = following is None or following.opens
-        is_followed = False
-        if following is not None and not is_end:
-            names = ["next", "after"]
-            if before and self.words("and").has(before[-1]):
-                names.append("plural-verb")
-            is_followed = any(self.words(name).has(following) for name in names)
+        before = tokens[opening : person.first]
+        after = tokens[person.last + 1 : person.last + 2]
+        is_end = not after or after[0].opens
+        names = ["next", "after"]
+        if before and self.words("and").has(before[-1]):
+            names.append("plural-verb")
+        is_followed = not is_end and any(self.words(name).has(after[0]) for name in names)
+        kind = person.frame.kind
         if not (is_end or is_followed or person.has_pair or kind == "subject"):
             return False
+        if kind in ("bare", "subject") and not before:
+            # A bare noun in a late clause is a tag, which may name a style or a role.
+            return not is_end or all(map(self._is_about_picture, tokens[: person.first]))
+        return self._begins_well(before, kind)
+
+    def _begins_well(self, before: Sequence[Token], kind: str) -> bool:
+        """Return whether a frame may follow these words of its clause.
+
+        Args:
+            before: The words.
+            kind: The kind of the frame.
+        """
+        if kind not in (*_FRAMES, "stated"):
+            return False
+        if kind == "start" or not before:
+            return not before and kind != "of"
+        last = before[-1]
         is_picture = all(map(self._is_about_picture, before))
         if kind == "of":
-            return is_picture and bool(before) and self.words("picture").has(before[-1])
-        if kind == "start":
-            return not before
-        is_bare = kind in ("bare", "subject")
-        if before:
-            if is_bare and self.words("article").has(before[-1]):
-                return False  # not an article that is listed with the noun: "eine Leiter"
-            is_joined = self.words("and").has(before[-1]) or self.words("modifier").has(before[-1])
-            is_behind = kind in ("frame", "stated") and self.words("next").has(before[-1])
-            return is_picture or is_joined or is_behind
-        # A bare noun in a late clause is a tag, which may name a style or a role.
-        is_first = all(map(self._is_about_picture, tokens[:first]))
-        return not is_bare or is_first or not is_end
+            return is_picture and self.words("picture").has(last)
+        if kind in ("bare", "subject") and self.words("article").has(last):
+            return False  # not an article that is listed with the noun: "eine Leiter"
+        is_joined = self.words("and").has(last) or self.words("modifier").has(last)
+        is_behind = kind in ("frame", "stated") and self.words("next").has(last)
+        return is_picture or is_joined or is_behind
 
     def _is_about_picture(self, token: Token) -> bool:
         return any(self.words(name).has(token) for name in ("picture", "article", "request"))

@@ -564,14 +564,17 @@ class Table(Language):
         is_picture = all(map(self._is_about_picture, before))
         if kind == "of":
             return is_picture and self.words("picture").has(last)
-        if kind in ("bare", "subject") and self.words("article").has(last):
-            return False  # not an article that is listed with the noun: "eine Leiter"
+        if kind in ("bare", "subject"):
+            # An adjective would have to agree, and an article is not listed with the noun.
+            if self.words("article").has(last) or self.words("picture-adjective").has(last):
+                return False
         is_joined = self.words("and").has(last) or self.words("modifier").has(last)
         is_behind = kind in ("frame", "stated") and self.words("next").has(last)
         return is_picture or is_joined or is_behind
 
     def _is_about_picture(self, token: Token) -> bool:
-        return any(self.words(name).has(token) for name in ("picture", "article", "request"))
+        names = ("picture", "picture-adjective", "article", "request")
+        return any(self.words(name).has(token) for name in names)
 
     def _are_linked(self, tokens: Sequence[Token], people: Sequence[Person]) -> bool:
         """Return whether all people are different, and linked to each other and to nobody else."""
@@ -611,7 +614,10 @@ class Table(Language):
         number = 0  # of words since the start of the clause
         is_place = False
         for i, token in enumerate(tokens):
-            number = 0 if token.opens else number + 1
+            if token.opens:
+                number = 0
+            elif not self.words("adverb").has(tokens[i - 1]):
+                number += 1
             # The name of a place may follow a preposition such as "in".
             is_place = i > 0 and (self.words("place").has(tokens[i - 1]) or is_place)
             is_place = is_place and token.is_name
@@ -621,7 +627,13 @@ class Table(Language):
             is_name = token.is_name and not is_place and not self._has_capital_nouns
             if is_in_clause and is_name:
                 return True
-            if i > people[0].last and self._agrees(token, is_in_clause, number):
+            if i <= people[0].last:
+                continue
+            # A preposition may precede a relative pronoun.
+            is_relative = number == 0 or (number == 1 and self.words("next").has(tokens[i - 1]))
+            if is_relative and not is_in_clause and self.words("relative").has(token):
+                return True
+            if self._agrees(token, is_in_clause, number):
                 return True
         return False
 
@@ -636,8 +648,6 @@ class Table(Language):
         if self.words("does-not-agree").has(token):
             return False
         if is_clause_of_person and token.low in self._pairs:
-            return True
-        if number < 2 and not is_clause_of_person and self.words("relative").has(token):
             return True
         return (is_clause_of_person or number == 0) and self.words("agrees").has(token)
 

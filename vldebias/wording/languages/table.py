@@ -8,14 +8,14 @@ article with its forms before them. In any other place, the prompt is left uncha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.prompts.english.words import read_lists
 from vldebias.wording.language import Assignment, Language, Mention, Replacement
-from vldebias.wording.reasons import NO_PERSON_REASON, context_reason
+from vldebias.wording.reasons import context_reason
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -51,7 +51,8 @@ _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|\u201e[^\u201e\u201c\u201d]*[\u201c\u201d]"
     r"|\u00ab[^\u00ab\u00bb]*\u00bb|\u300c[^\u300c\u300d]*\u300d|\u300e[^\u300e\u300f]*\u300f"
 )
-NOT_PLAIN = "not plain"
+_NO_PERSON = "no person"
+_NOT_PLAIN = "not plain"
 # Lists of words that leave a prompt unchanged.
 _DOUBTS = ("doubt", "further-person", "plural")
 _LONGEST_PROMPT = 4000  # characters that are read
@@ -139,7 +140,7 @@ class Words:
     Phrases are matched with `length_at`.
     """
 
-    def __init__(self, entries: Sequence[str], split: Any) -> None:
+    def __init__(self, entries: Sequence[str], split: Callable[[str], tuple[str, ...]]) -> None:
         single = [entry.lower() for entry in entries if "*" in entry or len(split(entry)) == 1]
         self._phrases: dict[str, list[tuple[str, ...]]] = {}
         for entry in entries:
@@ -471,7 +472,7 @@ class Table(Language):
         """Return why the people in a prompt are not plain, or ""."""
         if not people:
             has_group = any(map(partial(self._has, tokens), ("group", "plural")))
-            return NOT_PLAIN if has_group else NO_PERSON_REASON
+            return _NOT_PLAIN if has_group else _NO_PERSON
         misplaced = [person for person in people if not self._stands_well(tokens, person)]
         if attribute.gender and any(person.side for person in misplaced):
             return "stated"
@@ -479,7 +480,7 @@ class Table(Language):
         has_sign = any(_has_inclusive_sign(text, tokens, person) for person in people)
         is_plain = not (misplaced or has_doubt or has_sign) and self._are_linked(tokens, people)
         is_plain = is_plain and not self._has_doubtful_word(tokens, people)
-        return "" if is_plain else NOT_PLAIN
+        return "" if is_plain else _NOT_PLAIN
 
     def _why_closed(
         self, text: str, tokens: Sequence[Token], people: Sequence[Person], attribute: Attribute

@@ -232,6 +232,8 @@ def test_a_language_without_a_table_is_named():
             "<lora:film:0.8> (ein männlicher Arzt:1.2) im Krankenhaus, masterpiece",
         ),
         ("Ein {gender} Arzt", "Ein weiblich Arzt", "Ein männlich Arzt"),
+        # A capital with two lower-case characters moves no offset.
+        ("서 있İ는 의사, 자연광", "서 있İ는 여성 의사, 자연광", "서 있İ는 남성 의사, 자연광"),
         # The word behind the noun agrees.
         ("un médico sentado", "una médica sentada", "un médico varón sentado"),
         ("una persona sentada", "una mujer sentada", "un hombre sentado"),
@@ -248,6 +250,8 @@ def test_values_are_written_in_the_form_of_the_prompt(prompt, woman, man):
         "eine*r Lehrer*in an der Tafel",
         "un/a médico/a en el hospital",
         "un·e infirmier·ère dans un couloir",
+        "ein <lora:film:1> Arzt",  # the markup would be lost
+        "ein *Arzt im Haus",
         "un(e) avocat(e) au tribunal",
         "Ein müder Arzt im Krankenhaus",
         "un infirmier très fatigué",

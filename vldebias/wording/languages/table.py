@@ -325,11 +325,12 @@ class Table(Language):
         if self._has_spaces:
             yield from (match.span() for match in _WORD.finditer(text))
             return
-        low = text.lower()
+        # Offsets must stay valid, although a few capitals have two lower-case characters.
+        low = text.lower() if len(text.lower()) == len(text) else text
         signs, longest = self._signs, self._longest_sign
         start = 0
         while start < len(low):
-            length = longest
+            length = min(longest, len(low) - start)
             while length and low[start : start + length] not in signs:
                 length -= 1
             if not length:
@@ -477,7 +478,7 @@ class Table(Language):
         if attribute.gender and any(person.side for person in misplaced):
             return "stated"
         has_doubt = any(map(partial(self._has_outside, tokens, people), _DOUBTS))
-        has_sign = any(_has_inclusive_sign(text, tokens, person) for person in people)
+        has_sign = any(_has_sign(text, tokens, person) for person in people)
         is_plain = not (misplaced or has_doubt or has_sign) and self._are_linked(tokens, people)
         is_plain = is_plain and not self._has_doubtful_word(tokens, people)
         return "" if is_plain else _NOT_PLAIN
@@ -546,8 +547,11 @@ class Table(Language):
         if not (is_end or is_followed or person.has_pair or kind == "subject"):
             return False
         if kind in ("bare", "subject") and not before:
+            earlier = tokens[: person.first]
+            if earlier and self.words("article").has(earlier[-1]):
+                return False  # markup stands between the article and the noun
             # A bare noun in a late clause is a tag, which may name a style or a role.
-            return not is_end or all(map(self._is_about_picture, tokens[: person.first]))
+            return not is_end or all(map(self._is_about_picture, earlier))
         return self._begins_well(before, kind)
 
     def _begins_well(self, before: Sequence[Token], kind: str) -> bool:
@@ -680,7 +684,7 @@ class Table(Language):
     def _written(self, source: str, gender: str, words: str) -> str:
         """Return a form with values, spelled like the form that it replaces."""
         tokens = self.tokens(source)
-        (person,) = self.people(tokens)
+        person = self.people(tokens)[0]
         side = _SIDES.index(gender) if gender else person.frame.side
         text = _fill(person.frame.texts[side], person.nouns[side]).replace("{}", words)
         own_side = person.frame.side
@@ -710,8 +714,12 @@ class Table(Language):
         return words[0] if words else ""
 
 
-def _has_inclusive_sign(text: str, tokens: Sequence[Token], person: Person) -> bool:
-    """Return whether a form is followed or preceded by another ending: "un/a médico/a"."""
+def _has_sign(text: str, tokens: Sequence[Token], person: Person) -> bool:
+    """Return whether a form contains a sign, or an ending is apart from it: "un/a médico/a"."""
+    for i in range(person.first, person.last):
+        # Markup has been replaced by spaces.
+        if text[tokens[i].end : tokens[i + 1].start] not in ("", " "):
+            return True
     following = text[tokens[person.last].end :]
     preceding = text[: tokens[person.first].start]
     return bool(

@@ -76,8 +76,13 @@ def test_prompts_are_read_by_their_language_and_what_was_written_is_stated(code)
             assert balance_prompts(text, "gender").reasons == ["stated"], text
 
 
+def filled(frame, noun):
+    """Return a frame with a noun, without a letter of the noun for each "<"."""
+    return re.sub("~(<*)", lambda match: noun[: len(noun) - len(match[1])], frame)
+
+
 @pytest.mark.parametrize("code", CODES)
-def test_every_noun_in_every_frame_is_written_and_read_as_stated(code):
+def test_every_noun_in_a_frame_is_written_and_read_as_stated(code):
     table = load_language(code)
     number_of_nouns = 0
     wrong = []
@@ -89,24 +94,27 @@ def test_every_noun_in_every_frame_is_written_and_read_as_stated(code):
             continue
         for entry in nouns:
             number_of_nouns += 1
-            forms = (entry.split("/") * 3)[:3] if "/" not in entry else entry.split("/")
-            forms = [*forms, forms[0]][:3]
-            for frame in frames[:1]:
-                parts = frame.replace("{}", "").split("/")
-                prompt, *texts = (
-                    re.sub(r"~(<*)", lambda m, f=form: f[: len(f) - len(m[1])], part)
-                    for part, form in zip(parts, forms, strict=True)
-                )
-                persons = table.find(prompt, GENDER)
-                if isinstance(persons, str) or [person.reason for person in persons] != [""]:
-                    wrong.append((prompt, persons))
-                    continue
-                written = [
-                    table.write(prompt, [(persons[0], GENDER, value)])[0].text
-                    for value in ("female", "male")
-                ]
-                if written != texts or not all(table.states(text, GENDER) for text in texts):
-                    wrong.append((prompt, written, texts))
+            first, *others = entry.split("/")
+            forms = (first, *others, first, first)[:3]
+            # Over all nouns, these are all frames. "Joven" in "un joven médico" is a noun, too.
+            frames_of_noun = [
+                frame for frame in frames if not re.search("jove[mn]_|jove[mn] ", frame)
+            ]
+            frame = frames_of_noun[number_of_nouns % len(frames_of_noun)]
+            parts = frame.replace("{}", "").split("/")
+            prompt, *texts = map(filled, parts, forms)
+            persons = table.find(prompt, GENDER)
+            if isinstance(persons, str) or [person.reason for person in persons] != [""]:
+                wrong.append((prompt, persons))
+                continue
+            written = [
+                table.write(prompt, [(persons[0], GENDER, value)])[0].text
+                for value in ("female", "male")
+            ]
+            # A word alone may be a thing: "pompière".
+            stating = [text for text in texts if text not in table.entries("not-stated")]
+            if written != texts or not all(table.states(text, GENDER) for text in stating):
+                wrong.append((prompt, written, texts))
     assert not wrong
     assert number_of_nouns >= 100
 

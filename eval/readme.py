@@ -63,7 +63,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "eval/other_data.md": {"other_data": training.other_data},
     "docs/explanation/accuracy-of-balanced-prompts.md": {
         "prompt_readings": prompts.prompt_readings,
-        "languages_blind": prompts.languages_blind,
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },

@@ -31,38 +31,6 @@ def _share(count: int, n: int) -> str:
     return f"{count / n:.3f} [{low:.3f}, {high:.3f}]"
 
 
-LANGUAGES = {
-    "de": "German",
-    "fr": "French",
-    "es": "Spanish",
-    "it": "Italian",
-    "pt": "Portuguese",
-    "ru": "Russian",
-    "zh": "Chinese",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "ar": "Arabic",
-}
-
-
-def languages_blind() -> str:
-    """Write in which languages how many new prompts come out right with both values."""
-    rows = {
-        row.subset: row for row in read("languages_blind").rows if row.metric == "written_right"
-    }
-    total = rows.pop("")
-    languages_of_share: dict[str, list[str]] = {}
-    for code, row in sorted(rows.items(), key=lambda item: -item[1].value):
-        share = f"{row.value * row.n['prompts']:.0f} of {row.n['prompts']}"
-        languages_of_share.setdefault(share, []).append(LANGUAGES[code])
-    lines = [["both versions right", "languages"]]
-    for share, languages in languages_of_share.items():
-        lines.append([share, ", ".join(languages)])
-    n = total.n["prompts"]
-    lines.append([f"{total.value * n:.0f} of {n}, {span(total)}", "all"])
-    return table(*lines, note="From `eval/results/languages_blind.json`.")
-
-
 def stated() -> str:
     """Write how often a stated value appears in public human counts."""
     lines = [["stated", "images", "images that show the value"]]

@@ -246,7 +246,7 @@ def test_plurals_and_possessives_of_gendered_and_young_nouns(attribute: str) -> 
     [
         ("将第1张图片中的医生换到海边", "edit"),
         ("生成一位厨师。保持原图不变", "edit"),
-        ("模特站在门口。模特手捧一本书", "not plain"),
+        ("模特站在门口。模特手捧一本书", "no person"),
         ("一位医生在走廊。光线明亮。人物微笑", "not plain"),
     ],
 )
@@ -378,10 +378,3 @@ def test_ordinary_people_keep_their_values(prompt: str, attribute: str) -> None:
 )
 def test_people_beside_cubs_and_babies_stay_unchanged(prompt: str, attribute: str) -> None:
     assert not changed(prompt, attribute)
-
-
-@pytest.mark.parametrize("prompt", [])
-def test_a_baby_looks_like_its_parents(prompt: str) -> None:
-    texts = changed(prompt, "race")
-    assert texts
-    assert all(text.endswith(prompt[-8:]) for text in texts)

@@ -201,13 +201,3 @@ def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> N
     assert both.prompts[0] in {
         f"Portrait of {word} {noun}" for word in ("a young", "an old") for noun in ("woman", "man")
     }
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [],
-)
-def test_a_word_before_two_people_and_an_article_counts_for_both(prompt: str) -> None:
-    balanced = balance_prompts([prompt], "gender", seed=0)
-    assert balanced.prompts == [prompt]
-    assert balanced.reasons == ["no person"]

@@ -1,7 +1,8 @@
 """Define the language interface for balanced prompts.
 
-To add a language, implement the four methods `reads`, `find`, `states` and `write`, and register
-the class in `languages/__init__.py`.
+Most languages are tables of words that `languages/table.py` reads. For any other way of reading,
+implement the four methods `reads`, `find`, `states` and `write`, and register the object with
+`languages.register_language`.
 """
 
 from __future__ import annotations

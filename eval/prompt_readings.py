@@ -1,4 +1,4 @@
-"""Count how many changes to prompts are right, by kind of list, from labels of people who read them.
+"""Count how many changes to prompts are right, by kind of list, from the labels of readers.
 
     python -m eval.prompt_readings users=users.jsonl captions=captions.jsonl \\
       --json eval/results/prompt_readings.json

@@ -88,9 +88,7 @@ def measure(
         for prompt in prompts
         if prompt not in usual and people.find_subjects(prompt) not in (NO_PERSON, ())
     ]
-    doubts = [
-        function.__name__ for function, _ in (*people.DOUBTS_ABOUT_PROMPT, *people.DOUBTS)
-    ]
+    doubts = [function.__name__ for function, _ in (*people.DOUBTS_ABOUT_PROMPT, *people.DOUBTS)]
     rows: list[dict[str, Any]] = []
     texts: dict[str, dict[str, str]] = {}
     for name in (*doubts, *WIDENINGS):

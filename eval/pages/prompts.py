@@ -11,7 +11,7 @@ NEW_LISTS = (21,)  # the latest draw of `real_prompts.json`, read before the rul
 
 
 def prompt_readings() -> str:
-    """Write how many prompts are changed, and how many of the changes are wrong, by kind of list."""
+    """Write how many prompts are changed, and how many changes are wrong, by kind of list."""
     content = json.loads((RESULTS / "prompt_readings.json").read_text(encoding="utf-8"))
     lines = [["lists of", "prompts", "changed", "wrong, of the changes [95%]", "kept [95%]"]]
     for row in content["rows"]:

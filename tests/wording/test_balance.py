@@ -319,6 +319,14 @@ def test_find_of_ones_own_says_the_place():
     ]
 
 
+def test_find_may_return_a_place_for_each_person():
+    out = balance_prompts(["a zorb and a florb"] * 4, "gender", find=lambda _: [13, 2], seed=0)
+    assert {values for image in out.people for _, values in image} == {"female", "male"}
+    assert len(set(out.prompts)) == 4
+    with pytest.raises(InvalidInputError, match="a list of them"):
+        balance_prompts("a zorb", "gender", find=lambda _: [2, 70])
+
+
 def test_sets_that_are_not_about_persons_are_refused():
     hats = make_prompt_set(
         "hats", {"hat": ["wearing a hat"], "none": ["without a hat"]}, ["cook", "nurse"]

@@ -5,7 +5,7 @@ these sets, so the rates do not estimate the accuracy on other prompts, but they
 
 A line either has the texts that are right for women and for men ("female", "male"), or a "label"
 (or "kind"): "open" (a value is inserted), "fixed", "stated", "named", "none" (unchanged), "not plain"
-(unchanged, or mixed), or "syntax" and "mixed" (one of "expected" or "ok", where {v} is the value).
+(unchanged, or mixed), or "syntax" and "mixed" (one of "expected" or "ok").
 """
 
 import json

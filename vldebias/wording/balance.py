@@ -129,8 +129,8 @@ def balance_prompts(
             noun, so that one picture shows both, and leaves groups unchanged for other attributes.
             "leave" leaves all groups unchanged. "same" gives everybody in a group the same value.
         find: Your own function that takes a prompt and returns the character offset at which to
-            insert the value, or None to leave the prompt unchanged. Default: the people found by
-            word lists.
+            insert the value, a list of offsets, one for each person, or None to leave the prompt
+            unchanged. Default: the people found by word lists.
         decide: Your own function that takes a list of prompts and the values, and returns a list
             with one answer per prompt: the values that the facts in the prompt allow, or None to
             let the word lists decide. It is asked about each distinct prompt once. A prompt with

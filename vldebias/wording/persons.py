@@ -28,7 +28,7 @@ from vldebias.wording.syntax import (
     texts_of_markup,
 )
 
-Find = Callable[[str], int | None]
+Find = Callable[[str], int | Sequence[int] | None]
 
 # The unit separator character, which separates an image's texts for different encoders.
 NEXT_TEXT = "\x1f"
@@ -191,14 +191,14 @@ class PersonReader:
         """
         spans = [slot.span() for slot in self.attribute.slots.finditer(text)]
         if not spans and self._find is not None:
-            offset = self._find(text)
-            if offset is None:
+            offsets = _offsets(text, self._find(text))
+            if not offsets:
                 return ["find returned no position"]
-            _check_offset(text, offset)
-            spans = [(offset, offset)]
+            reader = language_of(text) or ENGLISH
+            return [[(Mention("", n, n, (n, n)), reader) for n in offsets]]
         if spans:
             # The text need not be analysed to know where the value goes.
-            reader: Language = language_of(text) or ENGLISH
+            reader = language_of(text) or ENGLISH
             return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
         text = picture_of(text)
         if reason := self._why_unread(text):
@@ -263,13 +263,23 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _check_offset(text: str, offset: Any) -> None:
-    """Raise InvalidInputError if `find` returned no offset in the text."""
-    is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
-    if not is_number or not 0 <= offset <= len(text):
-        raise InvalidInputError(
-            f"find: got {offset!r} for {text!r}; expected a character offset or None"
-        )
+def _offsets(text: str, found: Any) -> list[int]:
+    """Return the offsets that `find` returned, in text order.
+
+    Raises:
+        InvalidInputError: If it returned anything but offsets in the text or None.
+    """
+    if found is None:
+        return []
+    offsets = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else [found]
+    for offset in offsets:
+        is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
+        if not is_number or not 0 <= offset <= len(text):
+            raise InvalidInputError(
+                f"find: got {found!r} for {text!r}; expected a character offset, a list of them"
+                " (one for each person), or None"
+            )
+    return sorted(set(map(int, offsets)))
 
 
 def _merge_mentions(

@@ -26,8 +26,8 @@ _IN_PHRASE = {
 _ANYWHERE = {
     kind: frozenset(names.split())
     for kind, names in {
-        "gender": "body-state body closed-office closed-school church league world-cup war war-site event"
-        " founders expedition moon-program academy period",
+        "gender": "body-state body closed-office closed-school church league world-cup war war-site"
+        " event founders expedition moon-program academy period",
         "origin": "one-origin troops war war-site event period country",
         "skin": "one-origin troops war war-site event period country skin-mark",
         "age": "body-state illness-of-age mature veteran-war league olympics level",

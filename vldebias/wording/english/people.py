@@ -172,7 +172,7 @@ def may_be_person(text: Text, i: int) -> bool:
     return is_phrase or person(word) or is_gendered_noun(word)
 
 
-def is_head(text: Text, i: int) -> bool:
+def is_head(text: Text, i: int) -> bool:  # noqa: PLR0911 (one question after the other)
     """Return whether the phrase of word i ends with it, unlike in "a nurse uniform"."""
     word = text.bare[i]
     after = text.after(i)
@@ -503,7 +503,7 @@ def is_doubtful_other(n: Noun) -> bool:
 
 
 def is_in_list(n: Noun) -> bool:
-    """Return whether the noun continues a list that ends in "and": "a lawyer, a judge and a clerk"."""
+    """Return whether the noun is in a list with "and": "a lawyer, a judge and a clerk"."""
     text = n.text
     last = n.found[-1]
     # "two doctors, a woman and a man" are two people.
@@ -612,7 +612,7 @@ def is_word(word: str) -> bool:
 
 
 def leaves_one_out(text: Text, found: Sequence[PersonPhrase]) -> bool:
-    """Doubt that a noun which is not understood is a further person: "a nurse and a vet examine"."""
+    """Doubt that a noun which is not understood is a person: "while a stenographer types"."""
     heads = {phrase.head for phrase in found}
     for i, word in enumerate(text.bare):
         noun = singular(word)

@@ -9,6 +9,7 @@ import typer
 
 from vldebias.cli.common import print_result, write_run
 from vldebias.cli.flags import with_flags
+from vldebias.utils.files import only_writer
 
 from .flags import stated_flags, stated_settings
 
@@ -30,7 +31,8 @@ def captions(
 
     Prints right, wrong and missing values by group, with intervals, and writes a page. Needs no
     model: the captions may come from any program. Columns are image, caption, and optionally label
-    (a value or unclear), references, noun, confidence and model.
+    (a value or unclear), references, noun, confidence and model. The page shows the first wrong
+    captions; mark those that were misread, and run the command again.
 
     Examples:
       vldebias eval captions captions.csv
@@ -41,8 +43,10 @@ def captions(
     settings = stated_settings(flags)
     from .captions import evaluate_captions
 
-    result = evaluate_captions(*tables, **settings)
-    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+    with only_writer(flags["out"]):
+        result = evaluate_captions(*tables, **settings, out=flags["out"])
+        page = write_run(result, flags["out"])
+    print_result(result, as_json=flags["as_json"], page=page)
 
 
 @with_flags(stated_flags("vldebias-vqa", asks="answers", references=False))
@@ -63,7 +67,8 @@ def vqa(
     Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
     model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
     Columns are image, label (a value or unclear), and answer; optionally question, options (or
-    ans0, ans1, ans2), noun, confidence and model.
+    ans0, ans1, ans2, or A to E), noun, confidence and model. --column reply=NAME lists replies that
+    name no value by label.
 
     Examples:
       vldebias eval vqa answers.jsonl
@@ -72,5 +77,7 @@ def vqa(
     settings = stated_settings(flags)
     from .answers import evaluate_vqa
 
-    result = evaluate_vqa(*tables, **settings)
-    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+    with only_writer(flags["out"]):
+        result = evaluate_vqa(*tables, **settings, out=flags["out"])
+        page = write_run(result, flags["out"])
+    print_result(result, as_json=flags["as_json"], page=page)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.data.label_values import matched, names_no_group, plain
+from vldebias.data.label_values import matched, names_no_group, plain, says_people_cannot_tell
 from vldebias.prompts import PromptSet
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.english.reading import DescribedPerson, English
@@ -16,6 +16,7 @@ from vldebias.wording.languages import ENGLISH, language_of
 # What a text states if it is not exactly one value of the prompt set.
 NOT_STATED, SEVERAL, OTHER = "none", "several", "other"
 UNCLEAR = "unclear"  # label of an image of people whose value cannot be told
+NO_LABEL = ""  # of an image that nobody labelled
 _BOTH = ("both", "mixed", "several")  # labels of images that show several values
 _LEAST_REFERENCES = 2  # captions by people that must agree for a clear label
 # Sentences of models that do not answer, besides those that judges write.
@@ -24,6 +25,22 @@ _UNDETERMINED = re.compile(
     r" (?:\w+ly )?(?:be )?(?:tell|told|determin|know|say|said|identif|infer|see|answer|judg|guess"
     r"|comment|show|depict|contain)"
 )
+# Phrases of models that decline to answer, as `is_refusal` compares them, and phrases in which they
+# do not, because "I cannot tell" is an answer about the image.
+REFUSALS = (
+    *("i am sorry", "sorry but", "sorry i", "apologize", "apologies", "as an ai", "language model"),
+    *("i cannot", "i will not", "i do not", "i am not", "rather not", "prefer not", "i avoid"),
+    *("decline to", "i decline", "i refuse", "something i", "my guidelines", "content policy"),
+    *("inappropriate for me", "not appropriate to", "safety system", "please provide"),
+)
+UNDECIDED = (
+    *("i cannot tell", "i cannot see", "i cannot say", "i do not know", "i do not see"),
+    "i am not sure",
+)
+_FULL_FORMS = {
+    **{r"'m\b": " am", r"\bwon't\b": "will not", r"\bdon't\b": "do not", "apologise": "apologize"},
+    r"\b(?:can't\b|can not\b|(?:am )?(?:unable|not able) to\b)": "cannot",
+}
 _CACHED = 100_000  # captioners repeat themselves
 
 
@@ -34,6 +51,21 @@ def cannot_tell(text: str) -> bool:
     (True, True, False)
     """
     return names_no_group(text) or _UNDETERMINED.search(plain(text)) is not None
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a text in English declines to answer, such as "I can't help with that".
+
+    >>> is_refusal("I'm not able to assist."), is_refusal("I can't tell from this angle.")
+    (True, False)
+    """
+    words = plain(text)
+    for short, full in _FULL_FORMS.items():
+        words = re.sub(short, full, words)
+    words = " ".join(["", *re.findall(r"\w+", words), ""])
+    for phrase in UNDECIDED:
+        words = words.replace(f" {phrase} ", " ")
+    return any(f" {phrase} " in words for phrase in REFUSALS)
 
 
 class Statement(NamedTuple):
@@ -114,7 +146,7 @@ class StatementReader:
         return UNCLEAR if n_people >= _LEAST_REFERENCES else ""
 
     def meanings(self, labels: Collection[str]) -> dict[str, str]:
-        """Return what labels or answers mean: a value, UNCLEAR, or SEVERAL.
+        """Return what labels or answers mean: a value, UNCLEAR, SEVERAL, or NO_LABEL.
 
         Those that mean none of these are not in the result.
 
@@ -129,6 +161,10 @@ class StatementReader:
                 meaning[label] = SEVERAL
             elif value in values:
                 meaning[label] = value
-            elif cannot_tell(label) or label.casefold() == "neutral":
+            elif says_people_cannot_tell(label) or label.casefold() == "neutral":
                 meaning[label] = UNCLEAR
+            elif _UNDETERMINED.search(plain(label)):
+                meaning[label] = UNCLEAR
+            elif names_no_group(label):
+                meaning[label] = NO_LABEL
         return meaning

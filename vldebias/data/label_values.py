@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from vldebias.data.labels import Labels
-from vldebias.errors import CLOSE_LABELS, did_you_mean
+from vldebias.errors import CLOSE_LABELS, SuspectInputWarning, did_you_mean, warn
 
 # A group is rare if it has fewer than _FEW rows and at most a share _RARE of all rows.
 _FEW = 5
@@ -41,6 +41,8 @@ _REFUSAL = re.compile(
 # Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
 # integers, and codes used by survey software.
 _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
+# Labels of annotators who looked, and could not tell. Other words only mean that nobody labelled.
+_PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "can't tell"}
 _VALUE_OF_ALIAS = {"f": "female", "woman": "female", "women": "female"}
 _VALUE_OF_ALIAS |= {"m": "male", "man": "male", "men": "male"}
 
@@ -68,6 +70,37 @@ def names_no_group(label: str) -> bool:
     """
     text = plain(label)
     return text.strip("[](){}<>\"'`*?! ") in _NO_GROUP or _REFUSAL.search(text) is not None
+
+
+def says_people_cannot_tell(label: str) -> bool:
+    """Return True if a label says that people looked at the image and could not tell.
+
+    >>> [says_people_cannot_tell(label) for label in ("Unclear", "N/A", "unknown")]
+    [True, False, False]
+    """
+    return plain(label) in _PEOPLE_CANNOT_TELL
+
+
+def without_missing(labels: Labels, place: str) -> Labels:
+    """Return labels in which words for a missing value, such as "N/A", are unknown.
+
+    Warns about words other than "unknown", which may be a group in some tables.
+
+    Args:
+        labels: the column.
+        place: the column's description in the warning.
+    """
+    missing = [name for name in labels.names if names_no_group(name)]
+    rows = {name: labels.counts[name] for name in missing if plain(name) != "unknown"}
+    if rows:
+        first = next(iter(rows))
+        warn(
+            f"{place}: {sum(rows.values()):,} of {len(labels):,} labels name no group and count as"
+            f" unknown, such as {first[:80]!r} ({rows[first]:,}); if this is a group, give it"
+            " another name in the table",
+            SuspectInputWarning,
+        )
+    return labels.without(missing) if missing else labels
 
 
 def matched(labels: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ import typer
 
 from vldebias.cli.common import print_result, write_run
 from vldebias.cli.flags import with_flags
+from vldebias.utils.files import only_writer
 
 from ..captions.flags import stated_flags, stated_settings
 
@@ -38,5 +39,7 @@ def edits(
     settings = stated_settings(flags)
     from .edits import evaluate_edits
 
-    result = evaluate_edits(table, **settings, out=flags["out"])
-    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+    with only_writer(flags["out"]):
+        result = evaluate_edits(table, **settings, out=flags["out"])
+        page = write_run(result, flags["out"])
+    print_result(result, as_json=flags["as_json"], page=page)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from string import ascii_uppercase
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 import numpy as np

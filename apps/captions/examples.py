@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import need
-from vldebias.measure.rows import NONE, Strip
+from vldebias.measure.rows import Strip
 from vldebias.report.strip import write_strip
 from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.pictures import decode
 
 from .rows import ANSWERS, AnswerRows
-from .table import StatedRow
 
 if TYPE_CHECKING:
     from .table import Table

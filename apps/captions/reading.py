@@ -161,9 +161,7 @@ class StatementReader:
                 meaning[label] = SEVERAL
             elif value in values:
                 meaning[label] = value
-            elif says_people_cannot_tell(label) or label.casefold() == "neutral":
-                meaning[label] = UNCLEAR
-            elif _UNDETERMINED.search(plain(label)):
+            elif says_people_cannot_tell(label) or _UNDETERMINED.search(plain(label)):
                 meaning[label] = UNCLEAR
             elif names_no_group(label):
                 meaning[label] = NO_LABEL

@@ -49,7 +49,8 @@ CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
 _TEXT_KEYS = ("message", "content", "value", "text", "raw", "refusal")
 # What programs write in place of a text if a call failed, such as "Error code: 429 - ...".
 _FAILED = re.compile(
-    r"\W*(?:[\w.]*(?:error|exception)\W*(?::|\bcode\b|\b\d{3}\b|\()|http\W*\d{3}\b|traceback \(most)",
+    r"\W*(?:(?:\w+\.)*\w*(?:error|exception)\W*(?::|\bcode\b|\b\d{3}\b|\()|http\W*\d{3}\b"
+    r"|traceback \(most)",
     re.IGNORECASE,
 )
 _NO_LETTERS = ("", "nan", "null", "<na>", "#n/a")

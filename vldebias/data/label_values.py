@@ -42,7 +42,7 @@ _REFUSAL = re.compile(
 # integers, and codes used by survey software.
 _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
 # Labels of annotators who looked, and could not tell. Other words only mean that nobody labelled.
-_PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "can't tell"}
+_PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "neutral"}
 _VALUE_OF_ALIAS = {"f": "female", "woman": "female", "women": "female"}
 _VALUE_OF_ALIAS |= {"m": "male", "man": "male", "men": "male"}
 

@@ -363,8 +363,8 @@ DONE = {"image": "0.jpg", "response": {"status_code": 200, "body": CHAT["respons
 def test_a_caption_that_never_came_is_left_out_and_counted(absent: object) -> None:
     captions = ["A man.", "A man.", absent, absent]
     columns = {"image": ["a", "b", "c", "d"], "caption": captions, "label": ["female"] * 4}
-    for given in (columns, pd.DataFrame(columns)):
-        result = evaluate_captions(given)
+    for columns_or_frame in (columns, pd.DataFrame(columns)):
+        result = evaluate_captions(columns_or_frame)
         row = result.row("captions", "said_wrong", "none", subset="female")
         assert (row.value, row.n) == (1.0, {"images": 2})
         assert "2 of 4 images have no caption, such as 'c'; left out." in advice(result)
@@ -496,7 +496,7 @@ def test_tables_in_memory_are_read_as_files_are(role: str, missing: object, tmp_
 
 
 def test_cells_of_several_types_and_bytes_are_read_or_refused() -> None:
-    columns = {"image": [1, "b"], "caption": ["A man.", "Eine Frau.".encode()], "label": ["F", "F"]}
+    columns = {"image": [1, "b"], "caption": ["A man.", b"Eine Frau."], "label": ["F", "F"]}
     assert values(evaluate_captions(columns))["said_right female"] == 0.5
     with pytest.raises(InvalidInputError, match=r"expected text in UTF-8, got the bytes"):
         evaluate_captions(columns | {"caption": [b"\xff\xfe", b"A man."]})

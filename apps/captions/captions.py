@@ -191,7 +191,7 @@ def stated_result(
             for model, method in zip(models, words, strict=True):
                 start = f"Without {few} with a {examples.kind[:-1]} marked as misread"
                 start += f", {model}" if len(models) > 1 else ""
-                sentence = f"{start}: {_clear_sentence(rest, method)}"
+                sentence = f"{start}: {' '.join(_clear_sentences(rest, method))}"
                 shown = "advice" if len(models) == 1 else "notes"
                 results[0].provenance.settings[shown].insert(1, sentence)
     if (labels == UNCLEAR).any():
@@ -259,7 +259,7 @@ def _clear_result(
         "by_category": {key: head for key, head in heads.items() if key in measured},
         "tables": {"Images with a clear label": {"": "all"} | nouns_shown},
     }
-    return _with_sentences(clear, _clear_sentence)
+    return _with_sentences(clear, _clear_sentences)
 
 
 def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskResult:
@@ -282,7 +282,7 @@ def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskRes
     names = {row.subset: row.subset or "all" for row in unclear.result.rows}
     title = "Images whose value is unclear: whatever is stated is a guess"
     unclear.result.provenance.settings["tables"] = {title: names}
-    return _with_sentences(unclear, _unclear_sentence)
+    return _with_sentences(unclear, _unclear_sentences)
 
 
 def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
@@ -364,46 +364,47 @@ def _number(cell: str | None) -> float:
     return number
 
 
-def _with_sentences(rows: AnswerRows, sentence: Callable[[AnswerRows, str], str]) -> TaskResult:
-    """Return the result, with a sentence about each model in its settings."""
+def _with_sentences(
+    rows: AnswerRows, sentences: Callable[[AnswerRows, str], list[str]]
+) -> TaskResult:
+    """Return the result, with sentences about each model in its settings."""
     settings = rows.result.provenance.settings
-    sentences = [sentence(rows, method) for method in rows.answers]
-    if len(sentences) == 1:
+    if len(rows.answers) == 1:
         # A terminal shows no notes next to advice.
-        settings["advice"] = [*sentences, *settings["notes"]]
+        settings["advice"] = [*sentences(rows, NONE), *settings["notes"]]
         settings["notes"] = []
     else:
-        pairs = zip(settings["models"], sentences, strict=True)
-        settings["notes"] = [*settings["notes"], *(f"{model}: {text}" for model, text in pairs)]
+        for model, method in zip(settings["models"], rows.answers, strict=True):
+            text = f"{model}: {' '.join(sentences(rows, method))}"
+            settings["notes"] = [*settings["notes"], text]
         settings["by_category"] = None  # the table by category shows a single model
     return rows.result
 
 
-def _clear_sentence(rows: AnswerRows, method: str) -> str:
-    """Return a sentence on what a model states about images with a clear label."""
+def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
+    """Return sentences on what a model states about images with a clear label."""
     shares: dict[tuple[str, str], str] = {}
     for row in rows.result.rows:
         if row.method == method:
             shares[row.metric, row.subset] = _percent(row)
     wrong, right, none, several = (shares[f"said_{answer}", ""] for answer in ANSWERS)
-    groups = {
-        answer: [
-            f"{shares[answer, value]} of {persons(value)}"
-            for value in rows.values
-            if (answer, value) in shares
-        ]
-        for answer in ("said_wrong", "refused")
-    }
-    sentence = (
+    sentences = [
         f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
         f" {rows.result.provenance.attribute}, {wrong} a wrong one, {none} none and {several}"
-        f" several or another one. Wrong: {listed_words(groups['said_wrong'])}"
-        f"{_gap_in_words(rows, method, 'said_gap')}."
-    )
-    if groups["refused"]:
-        sentence += f" Refused: {listed_words(groups['refused'])}"
-        sentence += f"{_gap_in_words(rows, method, 'refused_gap')}."
-    return sentence
+        " several or another one."
+    ]
+    for head, metric, gap in (
+        ("Wrong", "said_wrong", "said_gap"),
+        ("Refused", "refused", "refused_gap"),
+    ):
+        groups = [
+            f"{shares[metric, value]} of {persons(value)}"
+            for value in rows.values
+            if (metric, value) in shares
+        ]
+        if groups:
+            sentences.append(f"{head}: {listed_words(groups)}{_gap_in_words(rows, method, gap)}.")
+    return sentences
 
 
 def _gap_in_words(rows: AnswerRows, method: str, metric: str) -> str:
@@ -418,14 +419,14 @@ def _gap_in_words(rows: AnswerRows, method: str, metric: str) -> str:
     return ""
 
 
-def _unclear_sentence(rows: AnswerRows, method: str) -> str:
+def _unclear_sentences(rows: AnswerRows, method: str) -> list[str]:
     """Return a sentence on what a model states about unclear images."""
     stated, *shares = (row for row in rows.result.rows if row.method == method)
     which = [f"{_percent(row)} {row.subset}" for row in shares]
-    return (
+    return [
         f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} get a"
         f" {rows.result.provenance.attribute}{': ' if which else ''}{listed_words(which)}."
-    )
+    ]
 
 
 def _percent(row: Measurement) -> str:

@@ -65,7 +65,7 @@ class Examples:
         files: Mapping[str, Sequence[str]],
         stated_value: Callable[[Sequence[str]], str],
     ) -> dict[str, Any]:
-        """Write the table and the images, and return the setting with the wrong values for the page.
+        """Write the table and the images, and return the setting with the wrong values.
 
         Args:
             answers: what the models state.
@@ -80,16 +80,14 @@ class Examples:
         everything = answers.clear | ~answers.clear
         hits = {answer: answers.hits(answer, everything) for answer in ANSWERS}
         rows = []
-        for method, model in zip(answers.answers, models, strict=True):
-            for n, image in enumerate(images):
-                label = str(answers.labels[n])
-                outcomes = [answer for answer in ANSWERS if hits[answer][method][n]]
-                is_clear = label in answers.values
+        for n, image in enumerate(images):
+            label = str(answers.labels[n])
+            for method, model in zip(answers.answers, models, strict=True):
+                outcome = next(answer for answer in ANSWERS if hits[answer][method][n])
                 said = " | ".join(texts[method][image])
-                is_misread = (model, image) in self.misread
+                mark = "x" if (model, image) in self.misread else ""
                 cells = (image, said, str(answers.answers[method][n]), label)
-                outcome = outcomes[0] if is_clear else ""
-                rows.append((*cells, outcome, "x" if is_misread else "", model))
+                rows.append((*cells, outcome if label in answers.values else "", mark, model))
         listed = {(row[-1], row[0]) for row in rows}
         # Marks of other images stay, for example if the table was shortened.
         for model, image in sorted(self.misread - listed):
@@ -115,7 +113,15 @@ class Examples:
             write_strip(strip, sheet, {"run": answers.result.provenance.task})
         else:
             sheet.unlink(missing_ok=True)
-        return {"examples": {"kind": self.kind, "wrong": len(wrong), "rows": shown}}
+        several = len(models) > 1
+        return {
+            "examples": {
+                "kind": self.kind,
+                "wrong": len(wrong),
+                "several": several,
+                "rows": shown,
+            }
+        }
 
     def _picture(self, names: Sequence[str]) -> Any:
         """Return an image that fits into a cell, or None if there is no such file."""

@@ -18,7 +18,6 @@ from vldebias.measure.resampling import (
 )
 from vldebias.measure.rows import NONE, TaskResult
 from vldebias.utils.arrays import Floats
-from vldebias.utils.phrases import persons
 
 from .reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
 
@@ -135,7 +134,7 @@ class AnswerRows:
                 ends[model] = difference_interval(*sides)
         gaps = {model: last_shares[model] - share for model, share in shares.items()}
         differences = {model: last_draws[model] - drawn for model, drawn in draws.items()}
-        n = {persons(value): int((self.labels == value).sum()) for value in self.values}
+        n = {"images": int(self.clear.sum())}
         self.result.add_draws(metric, gaps, differences, n=n, intervals=ends)
 
     def add_unclear(self) -> None:

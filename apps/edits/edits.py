@@ -34,7 +34,7 @@ from vldebias.report.result import Result
 from vldebias.report.strip import write_strip
 from vldebias.utils.files import digest, read_json
 from vldebias.utils.json_values import JSON
-from vldebias.utils.phrases import capitalised, listed_words, quantity
+from vldebias.utils.phrases import listed_words, quantity
 from vldebias.utils.pictures import decode
 
 from ..captions.answers import open_picture
@@ -586,7 +586,8 @@ def _skin_result(
     except KeyboardInterrupt:
         if pairs.person[: len(changes)].nunique() < LEAST_PEOPLE:
             raise
-        warn(f"interrupted: {len(changes):,} of {quantity(len(pairs), 'pair')} were measured")
+        message = f"interrupted: {len(changes):,} of {quantity(len(pairs), 'pair')} were measured"
+        warn(message, SuspectInputWarning)
         unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
         changes += [unread] * (len(pairs) - len(changes))
     # A doubtful pair is left out, and its first reason is counted.
@@ -599,7 +600,6 @@ def _skin_result(
         description=_ABOUT_SKIN,
         heads={
             "lightness_change": "change, L*",
-            "darker": "darker",
             "lighter": "lighter",
             "relative_change": "relative change, L*",
             "relative_darker": "relative: darker",
@@ -621,14 +621,17 @@ def _skin_result(
         first = skin_sentence(skin.figures["lightness_change"], measured, len(pairs), "")
     else:
         first = skin_sentence(None, measured, len(pairs), "")
+    left_out = []
+    if reasons:
+        why = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
+        left_out.append(f"Left out: {quantity(reasons.total(), 'pair')} ({why}).")
     n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
     if n_raw:
-        reasons["no background to compare, so only in the changes that include the light"] = n_raw
-    why = [f"{reason} {n}" for reason, n in reasons.most_common()]
-    left_out = []
-    if why:
-        n = quantity(len(pairs) - measured, "pair")
-        left_out.append(f"Not measured relative to the background: {n} ({', '.join(why)}).")
+        left_out.append(
+            f"{quantity(n_raw, 'pair')} without a background to compare: how much of the change is"
+            " light is unknown."
+        )
+    left_out = [" ".join(left_out)] if left_out else []
     return skin.finish([first, *left_out, *_skin_sentences(skin)], [])
 
 
@@ -649,17 +652,14 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
 
 def _skin_sentences(skin: _Block) -> Iterator[str]:
     """Yield a sentence for each finding about skin."""
-    for prefix, where in (("", ""), ("relative_", "Relative to the background, ")):
+    # The first sentence has the mean of the relative change, if there is one.
+    for prefix, where in (("relative_", "Relative to the background"), ("", "With the light")):
         lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
-        mean = skin.figures.get(f"{prefix or 'lightness_'}change")
-        if lighter is None or darker is None or mean is None:
-            yield f"{where}skin of fewer than {LEAST_PEOPLE} people could be compared."
-            continue
-        yield capitalised(
-            f"{where}skin is lighter by more than {VISIBLE:g} L* in"
-            f" {in_percent(lighter)} of the edits and darker in {in_percent(darker)}; its mean"
-            f" change is {mean.value:+.1f} L* [{mean.low:+.1f}, {mean.high:+.1f}]."
-        )
+        if lighter is not None and darker is not None:
+            yield (
+                f"{where}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
+                f" the edits and darker in {in_percent(darker)}."
+            )
     slope = skin.figures.get("lightening_slope")
     if slope is not None and (slope.low > 0 or slope.high < 0):
         yield (

@@ -530,10 +530,7 @@ def _examples(result: Measurements, folder: Path) -> list[dict[str, object]]:
             strip = read_strip(*read_png(file))
             if list(strip.columns) == [row["image"] for row in rows]:
                 images = strip.rows[0][1]
-        several = len({row["model"] for row in rows}) > 1
-        blocks.append(
-            {**examples, "pairs": list(zip(rows, images, strict=True)), "several": several}
-        )
+        blocks.append({**examples, "pairs": list(zip(rows, images, strict=True))})
     return blocks
 
 

@@ -78,8 +78,8 @@ def test_an_answer_that_never_came_is_left_out() -> None:
     result = evaluate_vqa(table)
     assert shares(result)["wrong"] == shares(result)["none"] == 0.5  # "N/A" is an answer
     assert result.row("vqa", "said_wrong", "none").n == {"images": 2}
-    (note,) = result.provenance[0].settings["advice"][1:]
-    assert note == "2 of 4 images have no answer, such as '1'; left out."
+    note = "2 of 4 images have no answer, such as '1'; left out."
+    assert note in result.provenance[0].settings["advice"]
 
 
 def test_the_key_is_not_taken_for_the_models_answer() -> None:

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vldebias.data.label_values import is_refusal
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 from vldebias.utils.files import digest
-from vldebias.utils.phrases import listed_words, persons, quantity
+from vldebias.utils.phrases import lacking, listed_words, persons, quantity
 
-from .examples import Examples
+from .examples import Examples, Texts
 from .people import describe_captions
-from .reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader, is_refusal
-from .rows import ANSWERS, AnswerRows, Words
-from .table import CAPTION_ROLES, StatedRow, lacking, read_stated, texts_of_cell, with_texts
+from .reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
+from .rows import ANSWERS, AnswerRows, Mask, Words
+from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell, with_texts
 
 if TYPE_CHECKING:
     from .table import Table
@@ -156,17 +157,14 @@ def stated_result(
         # The first model is called "none", because all changes are relative to "none".
         method = NONE if model == models[0] else model
         texts[method] = _texts_by_image([row for row in rows if row.model == model])
-    images = _shared_images(texts)
-    words, refused = {}, {}
-    for method, of_image in texts.items():
-        words[method] = np.array([stated_value(of_image[image]) for image in images])
-        declines = [all(map(is_refusal, of_image[image])) for image in images]
-        refused[method] = np.array(declines) & (words[method] == NOT_STATED)
+    shared_images = _shared_images(texts)
+    words, refused = _read(texts, shared_images, stated_value)
+    images = shared_images[: len(words[NONE])]
     labels, unlabelled = _labels([*rows, *about], about, images, reader)
     notes = [*provenance.settings["notes"], *unlabelled]
     if len(models) > 1:
         notes.insert(0, f"The models are compared with {models[0]} (no method).")
-    shared = set(images)
+    shared = set(shared_images)
     left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
         notes.append(
@@ -175,6 +173,7 @@ def stated_result(
         )
     notes += _doubts(words, texts, images)
     settings = {**provenance.settings, "models": models, "notes": notes}
+    settings["interrupted"] = len(images) < len(shared_images)
     answers = AnswerRows(TaskResult(provenance), words, refused, labels, reader.values)
     files: dict[str, list[str]] = {}
     for row in (*rows, *about):
@@ -183,20 +182,54 @@ def stated_result(
     results = []
     if answers.clear.any():
         results.append(_clear_result(answers, settings, rows, images))
-        misread = np.isin(images, [image for model, image in examples.misread if model in models])
-        if (misread & answers.clear).any():
-            few = quantity(int((misread & answers.clear).sum()), "image")
-            rest = answers.without(misread)
-            rest.add_clear(np.full(len(rest.labels), ""))
-            for model, method in zip(models, words, strict=True):
-                start = f"Without {few} with a {examples.kind[:-1]} marked as misread"
-                start += f", {model}" if len(models) > 1 else ""
-                sentence = f"{start}: {' '.join(_clear_sentences(rest, method))}"
-                shown = "advice" if len(models) == 1 else "notes"
-                results[0].provenance.settings[shown].insert(1, sentence)
+        _add_misread(results[0], answers, images, examples)
     if (labels == UNCLEAR).any():
         results.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
     return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _read(
+    texts: Texts, images: Sequence[str], stated_value: Callable[[Sequence[str]], str]
+) -> tuple[dict[str, Words], dict[str, Mask]]:
+    """Return what each model states about the images, and whether it declines to.
+
+    After Ctrl-C, this is what was read until then, with a warning.
+    """
+    said: dict[str, list[str]] = {method: [] for method in texts}
+    try:
+        for image in images:
+            for method, of_image in texts.items():
+                said[method].append(stated_value(of_image[image]))
+    except KeyboardInterrupt:
+        images = images[: min(map(len, said.values()))]
+        if not images:
+            raise
+        warn(f"interrupted: only {quantity(len(images), 'image')} were read")
+    words = {method: np.array(values[: len(images)]) for method, values in said.items()}
+    refused = {}
+    for method, values in words.items():
+        declines = [all(map(is_refusal, texts[method][image])) for image in images]
+        refused[method] = np.array(declines) & (values == NOT_STATED)
+    return words, refused
+
+
+def _add_misread(
+    result: TaskResult, answers: AnswerRows, images: Sequence[str], examples: Examples
+) -> None:
+    """Add sentences about each model without the images whose texts people marked as misread."""
+    settings = result.provenance.settings
+    models = settings["models"]
+    misread = np.isin(images, [image for model, image in examples.misread if model in models])
+    n = int((misread & answers.clear).sum())
+    rest = answers.without(misread)
+    if not n or not rest.clear.any():
+        return
+    rest.add_clear(np.full(len(rest.labels), ""))
+    for model, method in zip(models, answers.answers, strict=True):
+        start = f"Without {quantity(n, 'image')} with a text marked as misread"
+        start += f", {model}" if len(models) > 1 else ""
+        sentence = f"{start}: {' '.join(_clear_sentences(rest, method))}"
+        settings["advice" if len(models) == 1 else "notes"].insert(1, sentence)
 
 
 def _doubts(

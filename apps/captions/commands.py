@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import print_result, write_run
 from vldebias.cli.flags import with_flags
-from vldebias.utils.files import only_writer
 
-from .flags import stated_flags, stated_settings
+from .flags import evaluate_tables, stated_flags
 
 
 @with_flags(stated_flags("vldebias-captions"))
@@ -40,13 +38,9 @@ def captions(
       vldebias eval captions blip2.json --references captions_val2014.json
       vldebias eval captions batch_output.jsonl --references labels.csv
     """
-    settings = stated_settings(flags)
     from .captions import evaluate_captions
 
-    with only_writer(flags["out"]):
-        result = evaluate_captions(*tables, **settings, out=flags["out"])
-        page = write_run(result, flags["out"])
-    print_result(result, as_json=flags["as_json"], page=page)
+    evaluate_tables(evaluate_captions, tables, flags)
 
 
 @with_flags(stated_flags("vldebias-vqa", asks="answers", references=False))
@@ -74,10 +68,6 @@ def vqa(
       vldebias eval vqa answers.jsonl
       vldebias eval vqa photos/labels.csv --model ./smolvlm
     """
-    settings = stated_settings(flags)
     from .answers import evaluate_vqa
 
-    with only_writer(flags["out"]):
-        result = evaluate_vqa(*tables, **settings, out=flags["out"])
-        page = write_run(result, flags["out"])
-    print_result(result, as_json=flags["as_json"], page=page)
+    evaluate_tables(evaluate_vqa, tables, flags)

@@ -25,22 +25,6 @@ _UNDETERMINED = re.compile(
     r" (?:\w+ly )?(?:be )?(?:tell|told|determin|know|say|said|identif|infer|see|answer|judg|guess"
     r"|comment|show|depict|contain)"
 )
-# Phrases of models that decline to answer, as `is_refusal` compares them, and phrases in which they
-# do not, because "I cannot tell" is an answer about the image.
-REFUSALS = (
-    *("i am sorry", "sorry but", "sorry i", "apologize", "apologies", "as an ai", "language model"),
-    *("i cannot", "i will not", "i do not", "i am not", "rather not", "prefer not", "i avoid"),
-    *("decline to", "i decline", "i refuse", "something i", "my guidelines", "content policy"),
-    *("inappropriate for me", "not appropriate to", "safety system", "please provide"),
-)
-UNDECIDED = (
-    *("i cannot tell", "i cannot see", "i cannot say", "i do not know", "i do not see"),
-    "i am not sure",
-)
-_FULL_FORMS = {
-    **{r"'m\b": " am", r"\bwon't\b": "will not", r"\bdon't\b": "do not", "apologise": "apologize"},
-    r"\b(?:can't\b|can not\b|(?:am )?(?:unable|not able) to\b)": "cannot",
-}
 _CACHED = 100_000  # captioners repeat themselves
 
 
@@ -51,21 +35,6 @@ def cannot_tell(text: str) -> bool:
     (True, True, False)
     """
     return names_no_group(text) or _UNDETERMINED.search(plain(text)) is not None
-
-
-def is_refusal(text: str) -> bool:
-    """Return whether a text in English declines to answer, such as "I can't help with that".
-
-    >>> is_refusal("I'm not able to assist."), is_refusal("I can't tell from this angle.")
-    (True, False)
-    """
-    words = plain(text)
-    for short, full in _FULL_FORMS.items():
-        words = re.sub(short, full, words)
-    words = " ".join(["", *re.findall(r"\w+", words), ""])
-    for phrase in UNDECIDED:
-        words = words.replace(f" {phrase} ", " ")
-    return any(f" {phrase} " in words for phrase in REFUSALS)
 
 
 class Statement(NamedTuple):

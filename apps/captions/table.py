@@ -17,9 +17,9 @@ from vldebias.data.layouts import (
     is_coco,
     without_number,
 )
-from vldebias.data.tables import as_texts, column_of, read_table, with_flat_columns
+from vldebias.data.tables import as_texts, column_of, read_table, table_in_memory
 from vldebias.errors import InvalidInputError, expected_one_of, need
-from vldebias.utils.phrases import quantity
+from vldebias.utils.phrases import lacking, quantity
 from vldebias.utils.table_rows import find_column, fitting_columns, hint_of_header, plain_name
 
 if TYPE_CHECKING:
@@ -171,25 +171,6 @@ def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], l
     return [row for row in rows if row.texts], notes
 
 
-def lacking(missing: Sequence[str], total: int, what: str, why: str = "") -> str:
-    """Return a sentence on images that are left out.
-
-    Args:
-        missing: the images.
-        total: number of images.
-        what: what they lack, such as "caption".
-        why: why the first one lacks it, or "".
-
-    >>> lacking(["1.jpg", "2.jpg"], 60, "label")
-    "2 of 60 images have no label, such as '1.jpg'; left out."
-    """
-    verb = "has" if len(missing) == 1 else "have"
-    return (
-        f"{len(missing):,} of {quantity(total, 'image')} {verb} no {what}, such as"
-        f" {missing[0]!r}{f' ({why})' if why else ''}; left out."
-    )
-
-
 def opened_table(table: Table) -> pa.Table:
     """Load a table, which may be COCO's captions or have no column names, like Flickr8k's.
 
@@ -197,7 +178,7 @@ def opened_table(table: Table) -> pa.Table:
         InvalidInputError: If a file cannot be read, or columns have different lengths.
     """
     if not isinstance(table, (str, Path)):
-        return with_flat_columns(_table_in_memory(table))
+        return table_in_memory(table)
     path = Path(table)
     if path.is_file() and is_coco(path, None):
         images, captions = zip(*read_coco(path), strict=True)
@@ -210,34 +191,6 @@ def opened_table(table: Table) -> pa.Table:
             header = ()  # other columns than those for training
     rows = read_table(path)
     return with_header(rows, header) if header else rows
-
-
-def _table_in_memory(
-    table: Mapping[str, Iterable[object]] | pd.DataFrame | pa.Table,
-) -> pa.Table:
-    """Convert columns by name, a data frame of pandas or polars, or a pyarrow table."""
-    arrow = need("pyarrow")
-    if isinstance(table, arrow.Table):
-        return table
-    if hasattr(table, "to_arrow"):
-        return table.to_arrow()
-    columns: dict[str, pa.Array] = {}
-    for name in table:
-        cells: list[object] = []
-        for cell in table[name]:
-            is_missing = type(cell).__name__ == "NAType" or (
-                isinstance(cell, float) and cell != cell
-            )
-            cells.append(None if is_missing else cell)
-        try:
-            columns[str(name)] = arrow.array(cells)
-        except (arrow.ArrowException, OverflowError):  # numbers and strings in one column
-            cells = [None if cell is None else str(cell) for cell in cells]
-            columns[str(name)] = arrow.array(cells)
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise InvalidInputError(f"table: expected columns of the same length, got {lengths}")
-    return arrow.table(columns)
 
 
 def columns_of_roles(

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import print_result, write_run
 from vldebias.cli.flags import with_flags
-from vldebias.utils.files import only_writer
 
-from ..captions.flags import stated_flags, stated_settings
+from ..captions.flags import evaluate_tables, stated_flags
 
 
 @with_flags(stated_flags("vldebias-edits", asks="labels images", references=False))
@@ -36,10 +34,6 @@ def edits(
       vldebias eval edits edits.csv --model ./smolvlm --out qwen-edit
       vldebias eval gate vldebias-edits --max-lighter 0.1
     """
-    settings = stated_settings(flags)
     from .edits import evaluate_edits
 
-    with only_writer(flags["out"]):
-        result = evaluate_edits(table, **settings, out=flags["out"])
-        page = write_run(result, flags["out"])
-    print_result(result, as_json=flags["as_json"], page=page)
+    evaluate_tables(evaluate_edits, [table], flags)

@@ -572,24 +572,7 @@ def _skin_result(
     pairs: pd.DataFrame, block: partial[_Block], images: _Images, find: FaceFinder | None
 ) -> TaskResult:
     """Return how the lightness of skin changed, with strips of images."""
-    finder = find or (lambda image: None)
-    before_points = cache(lambda file: points_of_faces(finder(images.open(file))))
-    changes: list[SkinChange] = []
-    try:
-        for row in pairs.itertuples():
-            both = (images.open(row.before), images.open(row.after))
-            if find is None:
-                points = (_points(row.before_points), _points(row.after_points))
-            else:
-                points = (before_points(row.before), points_of_faces(find(both[1])))
-            changes.append(same_face(both, points))
-    except KeyboardInterrupt:
-        if pairs.person[: len(changes)].nunique() < LEAST_PEOPLE:
-            raise
-        message = f"interrupted: {len(changes):,} of {quantity(len(pairs), 'pair')} were measured"
-        warn(message, SuspectInputWarning)
-        unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
-        changes += [unread] * (len(pairs) - len(changes))
+    changes = _changes(pairs, images, find)
     # A doubtful pair is left out, and its first reason is counted.
     reasons = Counter(change.doubts[0] for change in changes if change.doubts)
     figures = [[np.nan] * 3 if change.doubts else change[:3] for change in changes]
@@ -613,14 +596,13 @@ def _skin_result(
         skin.add(f"{prefix}darker", np.where(is_known, values < -VISIBLE, np.nan))
     _add_slope(skin, start, relative)
     _add_strips(skin, pairs, images, raw, relative)
-    measured = int(np.isfinite(relative).sum())
-    if "relative_change" in skin.figures:
-        first = skin_sentence(skin.figures["relative_change"], measured, len(pairs), _OF_LIGHT)
-    elif "lightness_change" in skin.figures:
-        measured = int(np.isfinite(raw).sum())
-        first = skin_sentence(skin.figures["lightness_change"], measured, len(pairs), "")
-    else:
-        first = skin_sentence(None, measured, len(pairs), "")
+    skin.result.provenance.settings["interrupted"] = any(
+        "not measured" in c.doubts for c in changes
+    )
+    is_relative = "relative_change" in skin.figures
+    mean = skin.figures.get("relative_change" if is_relative else "lightness_change")
+    measured = int(np.isfinite(relative if is_relative else raw).sum())
+    first = skin_sentence(mean, measured, len(pairs), _OF_LIGHT if is_relative else "")
     left_out = []
     if reasons:
         why = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
@@ -633,6 +615,29 @@ def _skin_result(
         )
     left_out = [" ".join(left_out)] if left_out else []
     return skin.finish([first, *left_out, *_skin_sentences(skin)], [])
+
+
+def _changes(pairs: pd.DataFrame, images: _Images, find: FaceFinder | None) -> list[SkinChange]:
+    """Return the change of each pair. After Ctrl-C, the remaining ones are "not measured"."""
+    finder = find or (lambda image: None)
+    before_points = cache(lambda file: points_of_faces(finder(images.open(file))))
+    changes: list[SkinChange] = []
+    try:
+        for row in pairs.itertuples():
+            both = (images.open(row.before), images.open(row.after))
+            if find is None:
+                points = (_points(row.before_points), _points(row.after_points))
+            else:
+                points = (before_points(row.before), points_of_faces(find(both[1])))
+            changes.append(same_face(both, points))
+    except KeyboardInterrupt:
+        if pairs.person[: len(changes)].nunique() < LEAST_PEOPLE:
+            raise
+        message = f"interrupted: {len(changes):,} of {quantity(len(pairs), 'pair')} were measured"
+        warn(message, SuspectInputWarning)
+        unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
+        changes += [unread] * (len(pairs) - len(changes))
+    return changes
 
 
 def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:

@@ -8,8 +8,8 @@ Data sets are sampled from a known distribution, and the package's own code comp
 If there is no formula for the true value, the mean over all data sets is used, which is the
 expected value of such a measurement and, for a gap, depends on the number of images. "Usual" sizes
 are 20 prompts with 20 images, galleries of 400 images, 1,000 images for areas under the curve, 400
-for probes, calibrations with 50 prompts, 99 images per group, 200 edits of 20 people or 100 edits of
-as many, and captions of 200 images for each gender. "Large" sizes show how many
+for probes, calibrations with 50 prompts, 99 images per group, 200 edits of 20 people or one edit of
+each of 100 people, and captions of 200 images for each gender. "Large" sizes show how many
 prompts or images are needed for means over prompts, rankings and probes. Changes are relative to
 "none" on the same images, or between two runs on different images.
 

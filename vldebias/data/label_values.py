@@ -38,6 +38,22 @@ _REFUSAL = re.compile(
     r"|^no (?:clear |visible )?(?:people|persons?|humans?|faces?|subjects?)\b"
     r"|^(?:faces?|persons?|people) (?:is |are )?not (?:visible|detected|found|shown)\b"
 )
+# Phrases of models that decline to answer, as `is_refusal` compares them, and phrases in which they
+# do not, because "I cannot tell" is an answer about the image.
+REFUSALS = (
+    *("i am sorry", "sorry but", "sorry i", "apologize", "apologies", "as an ai", "language model"),
+    *("i cannot", "i will not", "i do not", "i am not", "rather not", "prefer not", "i avoid"),
+    *("decline to", "i decline", "i refuse", "something i", "my guidelines", "content policy"),
+    *("inappropriate for me", "not appropriate to", "safety system", "please provide"),
+)
+UNDECIDED = (
+    *("i cannot tell", "i cannot see", "i cannot say", "i do not know", "i do not see"),
+    "i am not sure",
+)
+_FULL_FORMS = {
+    **{r"'m\b": " am", r"\bwon't\b": "will not", r"\bdon't\b": "do not", "apologise": "apologize"},
+    r"\b(?:can't\b|can not\b|(?:am )?(?:unable|not able) to\b)": "cannot",
+}
 # Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
 # integers, and codes used by survey software.
 _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
@@ -101,6 +117,21 @@ def without_missing(labels: Labels, place: str) -> Labels:
             SuspectInputWarning,
         )
     return labels.without(missing) if missing else labels
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a text in English declines to answer, such as "I can't help with that".
+
+    >>> is_refusal("I'm not able to assist."), is_refusal("I can't tell from this angle.")
+    (True, False)
+    """
+    words = plain(text)
+    for short, full in _FULL_FORMS.items():
+        words = re.sub(short, full, words)
+    words = " ".join(["", *re.findall(r"\w+", words), ""])
+    for phrase in UNDECIDED:
+        words = words.replace(f" {phrase} ", " ")
+    return any(f" {phrase} " in words for phrase in REFUSALS)
 
 
 def matched(labels: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:

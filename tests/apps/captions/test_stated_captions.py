@@ -17,17 +17,15 @@ from apps.captions.people import describe_captions
 from apps.captions.reading import (
     NO_LABEL,
     NOT_STATED,
-    REFUSALS,
     SEVERAL,
     UNCLEAR,
-    UNDECIDED,
     StatementReader,
-    is_refusal,
 )
 from apps.captions.rows import KEPT, difference_interval
 from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
+from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.resampling import Interval
 from vldebias.report.gate import check_limits
@@ -547,7 +545,7 @@ def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> 
                   if row["misread"]}  # fmt: skip
         assert marked == {"2", "6"}
     sentence = advice(result)[1]
-    assert sentence.startswith("Without 2 images with a caption marked as misread: Of 5 images")
+    assert sentence.startswith("Without 2 images with a text marked as misread: Of 5 images")
     assert "20.0%" in sentence  # one of five is still wrong
     (examples,) = [p.settings["examples"] for p in result.provenance if p.settings["examples"]]
     assert [row["misread"] for row in examples["rows"]] == [True, False, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
@@ -128,8 +129,8 @@ def evaluate_vqa(
     )
     if lists_replies:
         return _by_label(rows, reader, provenance)
-    meanings = {text: _meaning(text, reader) for row in rows for text in row.texts}
-    strange = [text for row in rows for text in row.texts if meanings[text] == OTHER]
+    meaning = cache(partial(_meaning, reader=reader))
+    strange = [text for row in rows for text in row.texts if meaning(text) == OTHER]
     if 2 * len(strange) > len(rows):
         warn(
             f"{len(strange):,} of {quantity(len(rows), 'answer')} name no {prompt_set.name}, such"
@@ -139,7 +140,7 @@ def evaluate_vqa(
         )
 
     def stated_value(texts: Sequence[str]) -> str:
-        values = {meanings[text] for text in texts}
+        values = set(map(meaning, texts))
         return values.pop() if len(values) == 1 else SEVERAL
 
     examples = Examples("answers", tables, references, out)

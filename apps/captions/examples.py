@@ -113,15 +113,8 @@ class Examples:
             write_strip(strip, sheet, {"run": answers.result.provenance.task})
         else:
             sheet.unlink(missing_ok=True)
-        several = len(models) > 1
-        return {
-            "examples": {
-                "kind": self.kind,
-                "wrong": len(wrong),
-                "several": several,
-                "rows": shown,
-            }
-        }
+        about = {"kind": self.kind, "wrong": len(wrong), "several": len(models) > 1}
+        return {"examples": {**about, "rows": shown}}
 
     def _picture(self, names: Sequence[str]) -> Any:
         """Return an image that fits into a cell, or None if there is no such file."""

@@ -82,6 +82,18 @@ def test_an_answer_that_never_came_is_left_out() -> None:
     assert note in result.provenance[0].settings["advice"]
 
 
+def test_the_command_shows_wrong_answers_and_the_word_that_was_read(tmp_path: Path) -> None:
+    rows = ["image,answer,label", "a.png,It is a man.,female", "b.png,cannot tell,male"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["eval", "vqa", str(tmp_path / "t.csv"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    page = (out / "index.html").read_text()
+    assert "Wrong answers" in page
+    assert "<mark>man</mark>" in page
+    assert (out / "answers.csv").read_text().startswith("image,reply,read as,label,answer")
+
+
 def test_the_key_is_not_taken_for_the_models_answer() -> None:
     table = {"image": range(4), "A": ["a man"] * 4, "B": ["a woman"] * 4, "C": [TELL] * 4}
     table |= {"answer": ["A", "B", "A", "B"], "prediction": ["A", "(A)", "C", "B. a woman"]}

@@ -108,8 +108,8 @@ class Examples:
         sheet = self.out / f"{self.kind}-examples.png"
         if any(picture is not None for picture in pictures):
             blank = need("PIL.Image").new("RGB", _CELL, "#888888")
-            cells = [picture or blank for picture in pictures]
-            strip = Strip("", [row["image"] for row in shown], [("", cells)])
+            squares = [picture or blank for picture in pictures]
+            strip = Strip("", [row["image"] for row in shown], [("", squares)])
             write_strip(strip, sheet, {"run": answers.result.provenance.task})
         else:
             sheet.unlink(missing_ok=True)

@@ -45,6 +45,7 @@ from .skin import FaceFinder, SkinChange, find_faces, points_of_faces, same_face
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from PIL.Image import Image
 
     from vldebias.judge.judges import Judge
@@ -163,11 +164,14 @@ def evaluate_edits(
     parts[0].provenance.settings["advice"] += left_out
     result = Result.from_tasks("edits", parts, seconds=None)
     if out:
-        for file in Path(out).glob(f"*{EDIT_STRIP}.png"):
-            file.unlink()
-        for stem, strip in parts[-1].strips.items():
-            metadata: dict[str, JSON] = {"run": result.name, "task": "skin"}
+        metadata: dict[str, JSON] = {"run": result.name, "task": "skin"}
+        written = [
             write_strip(strip, Path(out) / f"{stem}.png", metadata)
+            for stem, strip in parts[-1].strips.items()
+        ]
+        # Strips of an earlier run may show people who are not among these any more.
+        for file in set(Path(out).glob(f"*{EDIT_STRIP}.png")) - set(written):
+            file.unlink()
     return result
 
 
@@ -192,7 +196,7 @@ class _Images:
             return path
         if self.places is None:
             found = sorted(self.folder.glob("**/*.*"), reverse=True) if "/" not in name else []
-            self.places = {file.name: file for file in found if is_picture(file)}
+            self.places = {file.name: file for file in found if is_picture(file.name)}
         return self.places.get(name, path)
 
     def missing(self, name: str) -> str:
@@ -219,17 +223,7 @@ def _read(
     rows = opened_table(_with_turns(table))
     data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     folder = Path(table).parent if isinstance(table, (str, Path)) else Path()
-    contents: dict[str, bytes] = {}
-    # Columns of images, as on the hub, have the fields "bytes" and "path".
-    for name in [name for name in rows.column_names if name.endswith(".bytes")]:
-        column = name.removesuffix(".bytes")
-        names = []
-        for content in rows.column(name).to_pylist():
-            names.append(None if content is None else hashlib.sha256(content).hexdigest()[:12])
-            contents |= {} if content is None else {names[-1]: content}
-        if f"{column}.path" in rows.column_names and not any(names):
-            names = rows.column(f"{column}.path").to_pylist()
-        rows = rows.append_column(column, need("pyarrow").array(names, "string"))
+    rows, contents = _with_names_of_images(rows)
     names = columns_of_roles(rows, columns, ROLES, "", source)
     for role, name in columns.items():
         if role not in names:
@@ -245,11 +239,11 @@ def _read(
             )
     texts: dict[str, Sequence[object]] = {}
     for role, name in names.items():
-        cells = column_of(rows, name, source)
+        values = column_of(rows, name, source)
         if role.endswith("points"):
-            texts[role] = list(map(str, cells.to_pylist()))
+            texts[role] = list(map(str, values.to_pylist()))
         else:
-            texts[role] = [text.strip() for text in as_texts(cells, f"{source}: {name}")]
+            texts[role] = [text.strip() for text in as_texts(values, f"{source}: {name}")]
     for kind in ("label", "people", "points"):
         lacking_columns = {f"before_{kind}", f"after_{kind}"} - texts.keys()
         if len(lacking_columns) == 1:
@@ -274,6 +268,24 @@ def _read(
     person = pairs.get("person", pairs.before)
     pairs = pairs.assign(person=person.where(person != "", pairs.before))
     return pairs, _Images(folder, contents), data, left_out
+
+
+def _with_names_of_images(rows: pa.Table) -> tuple[pa.Table, dict[str, bytes]]:
+    """Return a table with a name for each image in it, and the content of each image."""
+    contents: dict[str, bytes] = {}
+    # Columns of images, as on the hub, have the fields "bytes" and "path".
+    for name in [name for name in rows.column_names if name.endswith(".bytes")]:
+        column = name.removesuffix(".bytes")
+        cells: list[str | None] = []
+        for content in rows.column(name).to_pylist():
+            digest_of_cell = None if content is None else hashlib.sha256(content).hexdigest()[:12]
+            cells.append(digest_of_cell)
+            if digest_of_cell is not None:
+                contents[digest_of_cell] = content
+        if f"{column}.path" in rows.column_names and not any(cells):
+            cells = rows.column(f"{column}.path").to_pylist()
+        rows = rows.append_column(column, need("pyarrow").array(cells, "string"))
+    return rows, contents
 
 
 def _with_turns(table: Table) -> Table:
@@ -684,12 +696,12 @@ def _add_strips(
     is_relative = "relative_change" in skin.figures
     changes = relative if is_relative else raw
     order = np.argsort(-changes, kind="stable")[: int(np.isfinite(changes).sum())]
-    lighter = order[changes[order] > VISIBLE][:_ACROSS]
-    darker = order[changes[order] < -VISIBLE][-_ACROSS:]
-    rest = [n for n in order.tolist() if n not in {*lighter.tolist(), *darker.tolist()}]
+    lighter = order[changes[order] > VISIBLE][:_ACROSS].tolist()
+    darker = order[changes[order] < -VISIBLE][-_ACROSS:].tolist()
+    rest = [n for n in order.tolist() if n not in {*lighter, *darker}]
     middle = max(len(rest) // 2 - _ACROSS // 2, 0)
     measure = "relative to the background" if is_relative else "including the light"
-    chosen = {
+    chosen: dict[str, tuple[str, list[int]]] = {
         "1-lightened": (f"Most lightened people, {measure}", lighter),
         "2-middle": (f"People in the middle, {measure}", rest[middle : middle + _ACROSS]),
         "3-darkened": (f"Most darkened people, {measure}", darker),

@@ -151,9 +151,9 @@ def portrait(image: Image.Image) -> Image.Image | None:
         return None
     x, y = faces[int(np.argmax(eyes))].mean(0)
     half = AROUND * max(eyes)
-    box = (max(0, x - half), max(0, y - half))
-    box += (min(image.width, x + half), min(image.height, y + half))
-    cut = image.crop(tuple(map(round, box)))
+    left, top = max(0, round(x - half)), max(0, round(y - half))
+    right, bottom = min(image.width, round(x + half)), min(image.height, round(y + half))
+    cut = image.crop((left, top, right, bottom))
     scale = SIDE / max(cut.size)
     size = (round(cut.width * scale), round(cut.height * scale))
     return cut.resize(size, Image.Resampling.BICUBIC)
@@ -172,8 +172,10 @@ def changes(scale: int, chosen: Sequence[str], *, portraits: bool) -> dict[str, 
         size = (thumbnail.width * scale, thumbnail.height * scale)
         enlarged = thumbnail.resize(size, Image.Resampling.BICUBIC)
         image = portrait(enlarged) if portraits else enlarged
-        faces = [] if image is None else find_faces(image)
-        if image is None or not len(faces):
+        if image is None:
+            continue
+        faces = find_faces(image)
+        if not len(faces):
             continue
         points = max(faces, key=lambda face: float(np.hypot(*(face[1] - face[0]))))
         face = measure_face(image, points)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vldebias.cli.checks import check_sets
 from vldebias.cli.common import check_out, print_result, split_pair, write_run
 from vldebias.cli.flags import AttributeSet, Flags, Json
-from vldebias.report.result import Result
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import only_writer
 from vldebias.utils.options import Options
+
+if TYPE_CHECKING:
+    from vldebias.report.result import Result
 
 
 def stated_flags(folder: str, *, asks: str = "", references: bool = True) -> Flags:

@@ -66,6 +66,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
+    "docs/how-to/captions.md": {"refusals": captioner.refusals},
     "docs/how-to/edited-images.md": {"skin": skin.errors},
     "docs/how-to/index-queries.md": {"searched": methods.searched},
     "docs/how-to/rerank.md": {"reranked": methods.reranked},

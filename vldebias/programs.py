@@ -158,8 +158,6 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
       by name: the function that trains the baseline on `Examples`, and its source.
     - "images judged": called with the images, the judge, the attribute, the judge's answers and the
       smallest probability that counts as an answer, after a generation task judged its images.
-    - "judge measured": called with a judge's name, an attribute and the folder of results. Returns
-      sentences about the judge from earlier results, for the notes of a generation task.
     - "section": called with a result and its readable rows, before it is printed or rendered.
       Returns a `vldebias.report.section.Section`, or None.
 

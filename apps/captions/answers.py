@@ -5,26 +5,31 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
+from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import decode, why_unreadable
 
 from .captions import read_references, stated_result
-from .reading import NOT_STATED, OTHER, UNCLEAR, StatementReader, cannot_tell
+from .examples import Examples
+from .reading import NO_LABEL, NOT_STATED, OTHER, SEVERAL, UNCLEAR, StatementReader, cannot_tell
 from .table import (
     CAPTION_ROLES,
     RESPONSES,
     StatedRow,
     read_stated,
     texts_of_cell,
+    with_texts,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +50,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "options": ("options", "choices", "answers"),
     "condition": ("context_condition",),
     **{f"ans{n}": (f"ans{n}",) for n in range(3)},
+    **{letter: (letter, letter.lower()) for letter in ascii_uppercase[:5]},
 }
 _CANNOT_TELL = "cannot tell"
 _NO_ANSWER = re.compile(r"\bnot (?:enough|answerable)\b|\bneither\b|\bnone of\b", re.IGNORECASE)
@@ -64,12 +70,14 @@ def evaluate_vqa(
     judge: Judge | None = None,
     references: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
+    out: str | Path | None = None,
 ) -> Result:
     """Measure which values models answer about labelled images, and how often they cannot tell.
 
-    Tables like those of VisoGender (pronouns as answers), BBQ (`ans0` to `ans2`, with the number of
-    the answer) and PAIRS (answers that name no value, such as occupations, compared by label) are
-    read, as well as responses of chat APIs.
+    Tables like those of VisoGender (pronouns as answers) and BBQ (`ans0` to `ans2`, or columns `A`
+    to `E`, with the number or letter of the answer) are read, as well as responses of chat APIs.
+    Answers that name no value, such as occupations in PAIRS, are listed by label if
+    `columns={"reply": NAME}` names their column.
 
     Args:
         tables: files or columns by name, with the columns image, answer and label; optionally
@@ -81,9 +89,10 @@ def evaluate_vqa(
             paths of images, relative to the first one, and no answers.
         references: table with captions by people or labels of the images.
         columns: role -> column, for columns that are not found by their names.
+        out: folder for answers.csv, as in `evaluate_captions`.
 
     Returns:
-        The rows of `evaluate_captions`. Answers that name no value are `share` rows by label.
+        The rows of `evaluate_captions`, or `share` rows of each reply by label.
 
     Raises:
         InvalidInputError: If a table cannot be read, an image does not exist, or labels are not
@@ -97,9 +106,14 @@ def evaluate_vqa(
     """
     prompt_set = load_prompts(attribute)
     reader = StatementReader(prompt_set)
-    rows = read_stated(tables, columns or {}, ROLES, text="answer", needs_text=judge is None)
+    columns = dict(columns or {})
+    lists_replies = "reply" in columns
+    if lists_replies:
+        columns["answer"] = columns.pop("reply")
+    rows = read_stated(tables, columns, ROLES, text="answer", needs_text=judge is None)
+    notes: list[str] = []
     if judge is None:
-        rows = [_resolved(row) for row in rows]
+        rows, notes = with_texts([_resolved(row) for row in rows], "answer")
     else:
         folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
         rows = list(_asked(judge, prompt_set, rows, folders[0] if folders else Path()))
@@ -111,25 +125,36 @@ def evaluate_vqa(
         attribute=prompt_set.name,
         attribute_hash=prompt_set.hash,
         split="table",
+        settings={"notes": notes},
     )
-    answers = {text for row in rows for text in row.texts}
-    meanings = {text: _meaning(text, reader) for text in answers}
-    n_other = sum(meanings[text] == OTHER for row in rows for text in row.texts)
-    if 2 * n_other > len(rows):
+    if lists_replies:
         return _by_label(rows, reader, provenance)
-    return stated_result(
-        rows,
-        lambda texts: meanings[texts[0]] if texts else NOT_STATED,
-        reader,
-        provenance,
-        read_references(references),
-    )
+    meaning = cache(partial(_meaning, reader=reader))
+    strange = [text for row in rows for text in row.texts if meaning(text) == OTHER]
+    if 2 * len(strange) > len(rows):
+        warn(
+            f"{len(strange):,} of {quantity(len(rows), 'answer')} name no {prompt_set.name}, such"
+            f" as {strange[0][:60]!r}; to list such replies by label, pass their column as"
+            " --column reply=NAME",
+            SuspectInputWarning,
+        )
+
+    def stated_value(texts: Sequence[str]) -> str:
+        values = set(map(meaning, texts))
+        return values.pop() if len(values) == 1 else SEVERAL
+
+    examples = Examples("answers", tables, references, out)
+    about = read_references(references)
+    return stated_result(rows, stated_value, reader, provenance, about, examples)
 
 
 def _resolved(row: StatedRow) -> StatedRow:
     """Return a row with the texts of the options in place of their letters and numbers."""
-    listed = [text for n in range(3) for text in texts_of_cell(row.cells.get(f"ans{n}"))]
-    options = texts_of_cell(row.cells.get("options")) or listed
+    listed = texts_of_cell(row.cells.get("options"))
+    for roles in ([f"ans{n}" for n in range(3)], ascii_uppercase[:5]):
+        cells = [texts_of_cell(row.cells.get(role), is_answer=True) for role in roles]
+        listed = listed or [text for texts in cells for text in texts]
+    options = listed
     label = row.cells.get("label")
     if row.cells.get("condition") == "ambig":
         label = UNCLEAR
@@ -142,7 +167,7 @@ def _resolved(row: StatedRow) -> StatedRow:
 
 def _option(text: str, options: Sequence[str]) -> str:
     """Return the option that an answer selects by number or letter, or else the answer itself."""
-    number = int(text) if text.isdecimal() else -1
+    number = int(text) if text.isdecimal() and len(text) < 3 else -1
     letter = _LETTER.fullmatch(text.strip())
     if letter and text.strip() not in options:
         number = ord(letter[1]) - ord("A")
@@ -152,7 +177,7 @@ def _option(text: str, options: Sequence[str]) -> str:
 def _meaning(text: str, reader: StatementReader) -> str:
     """Return the value that an answer names, or another answer."""
     meaning = reader.meanings([text]).get(text, OTHER)
-    if meaning == UNCLEAR or _NO_ANSWER.search(text) or cannot_tell(text):
+    if meaning in (UNCLEAR, NO_LABEL) or _NO_ANSWER.search(text) or cannot_tell(text):
         return NOT_STATED
     # "their" states no gender.
     is_pronoun = text.strip(" .").lower() in ("they", "their", "them", "theirs")

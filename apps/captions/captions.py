@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError
+from vldebias.data.label_values import is_refusal
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 from vldebias.utils.files import digest
-from vldebias.utils.phrases import listed_words, persons, quantity
+from vldebias.utils.phrases import lacking, listed_words, persons, quantity
 
+from .examples import Examples, Texts
 from .people import describe_captions
-from .reading import UNCLEAR, StatementReader
-from .rows import ANSWERS, AnswerRows, Words
-from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell
+from .reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
+from .rows import ANSWERS, AnswerRows, Mask, Words
+from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell, with_texts
 
 if TYPE_CHECKING:
     from .table import Table
@@ -40,10 +43,12 @@ _ABOUT_UNCLEAR = (
 _HEADS = {
     "said_right": "right",
     "said_none": "none stated",
+    "refused": "of which refused",
     "said_several": "several, other",
+    "said_gap": "wrong, {last} minus {first}",
     "said_wrong": "wrong",
 }
-_UNCLEAR_HEADS = {"unclear_said": "a value stated", "share": "share of the value"}
+_UNCLEAR_HEADS = {"unclear_said": "any {attribute} stated", "share": "of these, this one"}
 Rows = Sequence[StatedRow]
 
 
@@ -52,6 +57,7 @@ def evaluate_captions(
     attribute: str | Path | PromptSet = "gender",
     references: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
+    out: str | Path | None = None,
 ) -> Result:
     """Measure which values the captions of one or more models state about labelled images.
 
@@ -73,12 +79,16 @@ def evaluate_captions(
             labels of the images.
         columns: role -> column ("image", "caption", "label", "references", "noun", "confidence",
             "model"), for columns that are not found by their names.
+        out: folder for captions.csv, which lists how each caption was read, and for images of
+            wrong ones. Rows that are marked there as misread are also left out of a second set of
+            figures.
 
     Returns:
         Rows `said_right`, `said_wrong`, `said_none` and `said_several` for all images, by label and
-        by noun; `said_gap` (women called men minus men called women); `wrong_left`, if only
-        confident captions state a value; and, for unclear images, `unclear_said` and the `share` of
-        each value among them.
+        by noun; `said_gap` (women called men minus men called women); if there are refusals,
+        `refused` and `refused_gap`, which `said_none` includes; `wrong_left`, if only confident
+        captions state a value; and, for unclear images, `unclear_said` and the `share` of each
+        value among them. Images without a caption are left out and counted.
 
     Raises:
         InvalidInputError: If a table cannot be read, labels are not understood, or no image is in
@@ -90,11 +100,12 @@ def evaluate_captions(
     0.5
     """
     prompt_set = load_prompts(attribute)
-    rows = read_stated(tables, columns or {}, CAPTION_ROLES)
+    rows, notes = with_texts(read_stated(tables, columns or {}, CAPTION_ROLES), "caption")
     about = read_references(references)
     reader = StatementReader(prompt_set)
     if not about and not any({"label", "references"} & set(row.cells) for row in rows):
         part = describe_captions(list(_texts_by_image(rows).values()), prompt_set)
+        part.provenance.settings["advice"] += notes
         return Result.from_tasks("captions", [part], seconds=None)
     data = {Path(table).name: digest(table) for table in tables if isinstance(table, (str, Path))}
     provenance = TaskProvenance(
@@ -105,8 +116,10 @@ def evaluate_captions(
         attribute_hash=prompt_set.hash,
         split="table",
         data=data,
+        settings={"notes": notes},
     )
-    return stated_result(rows, reader.stated_value, reader, provenance, about)
+    examples = Examples("captions", tables, references, out)
+    return stated_result(rows, reader.stated_value, reader, provenance, about, examples)
 
 
 def read_references(table: str | Path | None) -> Rows:
@@ -122,7 +135,8 @@ def stated_result(
     stated_value: Callable[[Sequence[str]], str],
     reader: StatementReader,
     provenance: TaskProvenance,
-    about: Rows = (),
+    about: Rows,
+    examples: Examples,
 ) -> Result:
     """Compare what models state about images with the labels of the images.
 
@@ -132,6 +146,7 @@ def stated_result(
         reader: reader of labels and of reference captions.
         provenance: the task's name, title, attribute and data.
         about: captions by people or labels of the images, if they are in a separate table.
+        examples: writer of the table of what was read.
 
     Raises:
         InvalidInputError: If no image is described by all models, or none of them has a label.
@@ -142,25 +157,105 @@ def stated_result(
         # The first model is called "none", because all changes are relative to "none".
         method = NONE if model == models[0] else model
         texts[method] = _texts_by_image([row for row in rows if row.model == model])
-    images = _shared_images(texts)
-    words = {}
-    for method, of_image in texts.items():
-        words[method] = np.array([stated_value(of_image[image]) for image in images])
-    notes = []
+    shared_images = _shared_images(texts)
+    words, refused = _read(texts, shared_images, stated_value)
+    images = shared_images[: len(words[NONE])]
+    labels, unlabelled = _labels([*rows, *about], about, images, reader)
+    notes = [*provenance.settings["notes"], *unlabelled]
     if len(models) > 1:
-        notes.append(f"The models are compared with {models[0]} (no method).")
-    left_out = max(map(len, texts.values())) - len(images)
+        notes.insert(0, f"The models are compared with {models[0]} (no method).")
+    shared = set(shared_images)
+    left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
-        notes.append(f"Left out: {quantity(left_out, 'image')} not described by every model.")
+        notes.append(
+            f"Left out: {quantity(len(left_out), 'image')} not described by every model, such as"
+            f" {left_out[0]!r}."
+        )
+    notes += _doubts(words, texts, images)
     settings = {**provenance.settings, "models": models, "notes": notes}
-    labels = _labels([*rows, *about], about, images, reader)
-    answers = AnswerRows(TaskResult(provenance), words, labels, reader.values)
+    settings["interrupted"] = len(images) < len(shared_images)
+    answers = AnswerRows(TaskResult(provenance), words, refused, labels, reader.values)
+    files: dict[str, list[str]] = {}
+    for row in (*rows, *about):
+        files.setdefault(row.image, []).append(row.file)
+    settings |= examples.write(answers, models, images, texts, files, stated_value)
     results = []
     if answers.clear.any():
         results.append(_clear_result(answers, settings, rows, images))
+        _add_misread(results[0], answers, images, examples)
     if (labels == UNCLEAR).any():
-        results.append(_unclear_result(answers, settings))
+        results.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
     return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _read(
+    texts: Texts, images: Sequence[str], stated_value: Callable[[Sequence[str]], str]
+) -> tuple[dict[str, Words], dict[str, Mask]]:
+    """Return what each model states about the images, and whether it declines to.
+
+    After Ctrl-C, this is what was read until then, with a warning.
+    """
+    said: dict[str, list[str]] = {method: [] for method in texts}
+    try:
+        for image in images:
+            for method, of_image in texts.items():
+                said[method].append(stated_value(of_image[image]))
+    except KeyboardInterrupt:
+        images = images[: min(map(len, said.values()))]
+        if not images:
+            raise
+        warn(f"interrupted: only {quantity(len(images), 'image')} were read")
+    words = {method: np.array(values[: len(images)]) for method, values in said.items()}
+    refused = {}
+    for method, values in words.items():
+        declines = [all(map(is_refusal, texts[method][image])) for image in images]
+        refused[method] = np.array(declines) & (values == NOT_STATED)
+    return words, refused
+
+
+def _add_misread(
+    result: TaskResult, answers: AnswerRows, images: Sequence[str], examples: Examples
+) -> None:
+    """Add sentences about each model without the images whose texts people marked as misread."""
+    settings = result.provenance.settings
+    models = settings["models"]
+    misread = np.isin(images, [image for model, image in examples.misread if model in models])
+    n = int((misread & answers.clear).sum())
+    rest = answers.without(misread)
+    if not n or not rest.clear.any():
+        return
+    rest.add_clear(np.full(len(rest.labels), ""))
+    for model, method in zip(models, answers.answers, strict=True):
+        start = f"Without {quantity(n, 'image')} with a text marked as misread"
+        start += f", {model}" if len(models) > 1 else ""
+        sentence = f"{start}: {' '.join(_clear_sentences(rest, method))}"
+        settings["advice" if len(models) == 1 else "notes"].insert(1, sentence)
+
+
+def _doubts(
+    words: Mapping[str, Words],
+    texts: Mapping[str, Mapping[str, Sequence[str]]],
+    images: Sequence[str],
+) -> list[str]:
+    """Return sentences on images with several texts, and on texts that state several values."""
+    notes = []
+    several = [image for image in images if any(len(said[image]) > 1 for said in texts.values())]
+    if several:
+        notes.append(
+            f"{quantity(len(several), 'image')} with several texts, such as {several[0]!r}: all are"
+            " read, and an image counts as “several” if they state different values."
+        )
+    for method, answers in words.items():
+        strange = np.flatnonzero(answers == SEVERAL)
+        if 2 * len(strange) > len(answers):
+            first = texts[method][images[strange[0]]][0]
+            warn(
+                f"{len(strange):,} of {quantity(len(answers), 'text')} state several values, such"
+                f" as {first[:60]!r}; do they contain the question, or what a model thinks before"
+                " it answers? Cut these parts off",
+                SuspectInputWarning,
+            )
+    return notes
 
 
 def _shared_images(texts: Mapping[str, Mapping[str, object]]) -> list[str]:
@@ -181,14 +276,23 @@ def _clear_result(
 ) -> TaskResult:
     """Return what the models state about images with a clear label."""
     n = {value: int((answers.labels == value).sum()) for value in answers.values}
-    update = {"n": n, "settings": {**settings, "by_category": _HEADS}}
-    clear = answers.with_provenance(update)
+    clear = answers.with_provenance({"n": n, "settings": dict(settings)})
     nouns = _cells(rows, "noun")
     clear.add_clear(np.array([nouns.get(image, "") for image in images]))
     for model, method in zip(settings["models"], answers.answers, strict=True):
         cells = _cells([row for row in rows if row.model == model], "confidence")
         clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
-    return _with_sentences(clear, _clear_sentence)
+    measured = {row.metric for row in clear.result.rows}
+    first, *_, last = map(persons, answers.values)
+    heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
+    nouns_shown = {
+        row.subset: row.subset for row in clear.result.rows if row.subset and row.metric in heads
+    }
+    clear.result.provenance.settings |= {
+        "by_category": {key: head for key, head in heads.items() if key in measured},
+        "tables": {"Images with a clear label": {"": "all"} | nouns_shown},
+    }
+    return _with_sentences(clear, _clear_sentences)
 
 
 def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskResult:
@@ -198,11 +302,20 @@ def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskRes
         "title": "What is stated about unclear images",
         "description": _ABOUT_UNCLEAR,
         "n": {"unclear images": int((answers.labels == UNCLEAR).sum())},
-        "settings": {**settings, "by_category": _UNCLEAR_HEADS},
+        "settings": {
+            **settings,
+            "by_category": {
+                key: head.format(attribute=answers.result.provenance.attribute)
+                for key, head in _UNCLEAR_HEADS.items()
+            },
+        },
     }
     unclear = answers.with_provenance(update)
     unclear.add_unclear()
-    return _with_sentences(unclear, _unclear_sentence)
+    names = {row.subset: row.subset or "all" for row in unclear.result.rows}
+    title = "Images whose value is unclear: whatever is stated is a guess"
+    unclear.result.provenance.settings["tables"] = {title: names}
+    return _with_sentences(unclear, _unclear_sentences)
 
 
 def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
@@ -213,8 +326,14 @@ def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
     return texts
 
 
-def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementReader) -> Words:
-    """Return the label of each image, from a table or else from captions by people."""
+def _labels(
+    rows: Rows, about: Rows, images: Sequence[str], reader: StatementReader
+) -> tuple[Words, list[str]]:
+    """Return the label of each image, from a table or else from captions by people.
+
+    Returns:
+        The labels (n,), and a sentence about images without any, if there are some.
+    """
     written = _cells(rows, "label")
     meanings = reader.meanings(set(written.values()))
     unknown = [text for text in written.values() if text not in meanings]
@@ -231,12 +350,19 @@ def _labels(rows: Rows, about: Rows, images: Sequence[str], reader: StatementRea
     for image in images:
         label = meanings.get(written.get(image, ""), "")
         labels.append(label or reader.label_of_references(captions[image]))
+    missing = [image for image, label in zip(images, labels, strict=True) if not label]
     if not set(labels) & {*reader.values, UNCLEAR}:
+        known = [row.file for row in about if row.image not in images]
+        theirs = f"; the references are of images such as {known[0]!r}" if known else ""
         raise InvalidInputError(
-            f"none of {quantity(len(images), 'image')} has a label, such as {images[0]!r}; expected"
-            f" labels ({', '.join(reader.values)}, unclear) or reference captions of these images"
+            f"none of {quantity(len(images), 'image')} has a label, such as {images[0]!r}{theirs};"
+            f" expected labels ({', '.join(reader.values)}, unclear) or reference captions of these"
+            " images, with the same names"
         )
-    return np.array(labels)
+    notes = []
+    if missing:
+        notes.append(lacking(missing, len(images), "label", written.get(missing[0], "")))
+    return np.array(labels), notes
 
 
 def _cells(rows: Rows, role: str) -> dict[str, str]:
@@ -271,66 +397,69 @@ def _number(cell: str | None) -> float:
     return number
 
 
-def _with_sentences(rows: AnswerRows, sentence: Callable[[AnswerRows, str], str]) -> TaskResult:
-    """Return the result, with a sentence about each model in its settings."""
+def _with_sentences(
+    rows: AnswerRows, sentences: Callable[[AnswerRows, str], list[str]]
+) -> TaskResult:
+    """Return the result, with sentences about each model in its settings."""
     settings = rows.result.provenance.settings
-    sentences = [sentence(rows, method) for method in rows.answers]
-    if len(sentences) == 1:
-        settings["advice"] = sentences
+    if len(rows.answers) == 1:
+        # A terminal shows no notes next to advice.
+        settings["advice"] = [*sentences(rows, NONE), *settings["notes"]]
+        settings["notes"] = []
     else:
-        pairs = zip(settings["models"], sentences, strict=True)
-        settings["notes"] = [*settings["notes"], *(f"{model}: {text}" for model, text in pairs)]
+        for model, method in zip(settings["models"], rows.answers, strict=True):
+            text = f"{model}: {' '.join(sentences(rows, method))}"
+            settings["notes"] = [*settings["notes"], text]
         settings["by_category"] = None  # the table by category shows a single model
     return rows.result
 
 
-def _clear_sentence(rows: AnswerRows, method: str) -> str:
-    """Return a sentence on what a model states about images with a clear label."""
+def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
+    """Return sentences on what a model states about images with a clear label."""
     shares: dict[tuple[str, str], str] = {}
     for row in rows.result.rows:
         if row.method == method:
             shares[row.metric, row.subset] = _percent(row)
     wrong, right, none, several = (shares[f"said_{answer}", ""] for answer in ANSWERS)
-    groups = [
-        f"{shares['said_wrong', value]} of {persons(value)}"
-        for value in rows.values
-        if ("said_wrong", value) in shares
-    ]
-    return (
+    sentences = [
         f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
         f" {rows.result.provenance.attribute}, {wrong} a wrong one, {none} none and {several}"
-        f" several or another one. Wrong: {listed_words(groups)}."
-    )
+        " several or another one."
+    ]
+    for head, metric, gap in (
+        ("Wrong", "said_wrong", "said_gap"),
+        ("Refused", "refused", "refused_gap"),
+    ):
+        groups = [
+            f"{shares[metric, value]} of {persons(value)}"
+            for value in rows.values
+            if (metric, value) in shares
+        ]
+        if groups:
+            sentences.append(f"{head}: {listed_words(groups)}{_gap_in_words(rows, method, gap)}.")
+    return sentences
 
 
-def _unclear_sentence(rows: AnswerRows, method: str) -> str:
+def _gap_in_words(rows: AnswerRows, method: str, metric: str) -> str:
+    """Return the difference of a share between two groups, or "" if there are not two."""
+    for row in rows.result.rows:
+        if (row.method, row.metric) == (method, metric):
+            first, last = map(persons, rows.values)
+            low, high = (100 * end for end in row.interval)
+            return (
+                f" ({last} minus {first}: {100 * row.value:+.1f} points [{low:+.1f}, {high:+.1f}])"
+            )
+    return ""
+
+
+def _unclear_sentences(rows: AnswerRows, method: str) -> list[str]:
     """Return a sentence on what a model states about unclear images."""
     stated, *shares = (row for row in rows.result.rows if row.method == method)
     which = [f"{_percent(row)} {row.subset}" for row in shares]
-    return (
+    return [
         f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} get a"
         f" {rows.result.provenance.attribute}{': ' if which else ''}{listed_words(which)}."
-    )
-
-
-def lean_of_judge(judge: str, attribute: str, folder: Path) -> list[str]:
-    """Return what a judge states about unclear images, according to results of `eval vqa`.
-
-    Args:
-        judge: name of the judge, such as its model.
-        attribute: what the judge was asked about.
-        folder: folder that contains the results' folders.
-    """
-    sentences = []
-    measured = ("vqa, unclear", judge, attribute)
-    for file in sorted(folder.glob("*/result.json")):
-        # Other results may be large, or of another version.
-        is_of_answers = measured[0] in file.read_text(encoding="utf-8")
-        for part in Result.read(file).provenance if is_of_answers else ():
-            if (part.task, part.model, part.attribute) == measured:
-                advice = part.settings.get("advice", [])
-                sentences += [f"The judge {judge} by itself ({file}): {text}" for text in advice]
-    return sentences
+    ]
 
 
 def _percent(row: Measurement) -> str:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import print_result, write_run
 from vldebias.cli.flags import with_flags
 
-from .flags import stated_flags, stated_settings
+from .flags import evaluate_tables, stated_flags
 
 
 @with_flags(stated_flags("vldebias-captions"))
@@ -30,7 +29,8 @@ def captions(
 
     Prints right, wrong and missing values by group, with intervals, and writes a page. Needs no
     model: the captions may come from any program. Columns are image, caption, and optionally label
-    (a value or unclear), references, noun, confidence and model.
+    (a value or unclear), references, noun, confidence and model. The page shows the first wrong
+    captions; mark those that were misread, and run the command again.
 
     Examples:
       vldebias eval captions captions.csv
@@ -38,11 +38,9 @@ def captions(
       vldebias eval captions blip2.json --references captions_val2014.json
       vldebias eval captions batch_output.jsonl --references labels.csv
     """
-    settings = stated_settings(flags)
     from .captions import evaluate_captions
 
-    result = evaluate_captions(*tables, **settings)
-    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+    evaluate_tables(evaluate_captions, tables, flags)
 
 
 @with_flags(stated_flags("vldebias-vqa", asks="answers", references=False))
@@ -63,14 +61,13 @@ def vqa(
     Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
     model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
     Columns are image, label (a value or unclear), and answer; optionally question, options (or
-    ans0, ans1, ans2), noun, confidence and model.
+    ans0, ans1, ans2, or A to E), noun, confidence and model. --column reply=NAME lists replies that
+    name no value by label.
 
     Examples:
       vldebias eval vqa answers.jsonl
       vldebias eval vqa photos/labels.csv --model ./smolvlm
     """
-    settings = stated_settings(flags)
     from .answers import evaluate_vqa
 
-    result = evaluate_vqa(*tables, **settings)
-    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+    evaluate_tables(evaluate_vqa, tables, flags)

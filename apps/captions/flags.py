@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import check_out, split_pair
+from vldebias.cli.common import check_out, print_result, split_pair, write_run
 from vldebias.cli.flags import AttributeSet, Flags, Json
 from vldebias.utils.devices import device_of
+from vldebias.utils.files import only_writer
 from vldebias.utils.options import Options
+
+if TYPE_CHECKING:
+    from vldebias.report.result import Result
 
 
 def stated_flags(folder: str, *, asks: str = "", references: bool = True) -> Flags:
@@ -68,3 +72,24 @@ def stated_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
         judge = VlmJudge(model=flags["model"], questions=questions)
         settings["judge"] = judge.ready(None, Inputs(options))
     return settings
+
+
+def evaluate_tables(
+    evaluate: Callable[..., Result], tables: Sequence[Path], flags: Mapping[str, Any]
+) -> None:
+    """Evaluate tables, and write and print the result.
+
+    After Ctrl-C, the page shows what was read, and the exit status is 130.
+
+    Args:
+        evaluate: function that evaluates the tables.
+        tables: the tables.
+        flags: values of `stated_flags`.
+    """
+    settings = stated_settings(flags)
+    with only_writer(flags["out"]):
+        result = evaluate(*tables, **settings, out=flags["out"])
+        page = write_run(result, flags["out"])
+    print_result(result, as_json=flags["as_json"], page=page)
+    if any(part.settings.get("interrupted") for part in result.provenance):
+        raise typer.Exit(130)

@@ -84,10 +84,15 @@ def describe_captions(captions: Sequence[Sequence[str]], prompt_set: PromptSet) 
         advice.append(
             f"{quantity(n_foreign, 'caption')} of {n_texts:,} are not in English and were skipped."
         )
-    head = values[0] if len(values) == 2 else "share of the value"
+    head = f"of these, {values[0] if len(values) == 2 else 'this one'}"
     result.provenance.settings |= {
         "advice": advice,
-        "by_category": {"stated": "value stated", "stated_share": head},
+        "by_category": {"stated": f"{prompt_set.name} stated", "stated_share": head},
+        "tables": {
+            "People in the captions, overall and by noun": {
+                row.subset: row.subset for row in result.rows
+            }
+        },
         "intervals": "Wilson, 95%, over images",
     }
     return result
@@ -104,7 +109,7 @@ def _add_noun(
     # With two values, the first share determines the second.
     for name, figure in list(figures.items())[: 1 if len(figures) == 2 else None]:
         subset = noun if len(figures) == 2 else f"{noun}: {name}"
-        count = {"with a stated value": n}
+        count = {"images where one is stated": n}
         result.add("stated_share", NONE, figure.value, figure[1:], n=count, subset=subset)
 
 

@@ -8,5 +8,4 @@ PROGRAM = Program(
         "eval vqa": Entry("commands", "vqa", ""),
     },
     names={"evaluate_captions": "captions", "study.evaluate_vqa": "answers"},
-    hooks={"judge measured": "captions:lean_of_judge"},
 )

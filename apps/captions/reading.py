@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.data.label_values import matched, names_no_group, plain
+from vldebias.data.label_values import matched, names_no_group, plain, says_people_cannot_tell
 from vldebias.prompts import PromptSet
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.english.reading import DescribedPerson, English
@@ -16,6 +16,7 @@ from vldebias.wording.languages import ENGLISH, language_of
 # What a text states if it is not exactly one value of the prompt set.
 NOT_STATED, SEVERAL, OTHER = "none", "several", "other"
 UNCLEAR = "unclear"  # label of an image of people whose value cannot be told
+NO_LABEL = ""  # of an image that nobody labelled
 _BOTH = ("both", "mixed", "several")  # labels of images that show several values
 _LEAST_REFERENCES = 2  # captions by people that must agree for a clear label
 # Sentences of models that do not answer, besides those that judges write.
@@ -114,7 +115,7 @@ class StatementReader:
         return UNCLEAR if n_people >= _LEAST_REFERENCES else ""
 
     def meanings(self, labels: Collection[str]) -> dict[str, str]:
-        """Return what labels or answers mean: a value, UNCLEAR, or SEVERAL.
+        """Return what labels or answers mean: a value, UNCLEAR, SEVERAL, or NO_LABEL.
 
         Those that mean none of these are not in the result.
 
@@ -129,6 +130,8 @@ class StatementReader:
                 meaning[label] = SEVERAL
             elif value in values:
                 meaning[label] = value
-            elif cannot_tell(label) or label.casefold() == "neutral":
+            elif says_people_cannot_tell(label) or _UNDETERMINED.search(plain(label)):
                 meaning[label] = UNCLEAR
+            elif names_no_group(label):
+                meaning[label] = NO_LABEL
         return meaning

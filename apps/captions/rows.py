@@ -18,7 +18,6 @@ from vldebias.measure.resampling import (
 )
 from vldebias.measure.rows import NONE, TaskResult
 from vldebias.utils.arrays import Floats
-from vldebias.utils.phrases import persons
 
 from .reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
 
@@ -40,18 +39,29 @@ class AnswerRows:
     Attributes:
         result: the result to add rows to.
         answers: model -> the value that it states about each image (n,), or another answer.
+        refused: model -> whether it declines to say anything about each image (n,).
         labels: label of each image (n,): a value, UNCLEAR, SEVERAL, or "" if there is none.
         values: values of the attribute.
     """
 
     result: TaskResult
     answers: Mapping[str, Words]
+    refused: Mapping[str, Mask]
     labels: Words
     values: Sequence[str]
 
     def with_provenance(self, update: Mapping[str, object]) -> AnswerRows:
         """Return the same answers for an empty result with an updated provenance."""
         return replace(self, result=TaskResult(self.result.provenance.model_copy(update=update)))
+
+    def without(self, images: Mask) -> AnswerRows:
+        """Return the answers about all other images, for an empty result."""
+        answers = {model: words[~images] for model, words in self.answers.items()}
+        refused = {model: mask[~images] for model, mask in self.refused.items()}
+        result = TaskResult(self.result.provenance)
+        return replace(
+            self, result=result, answers=answers, refused=refused, labels=self.labels[~images]
+        )
 
     @property
     def clear(self) -> Mask:
@@ -62,7 +72,7 @@ class AnswerRows:
         """Return about which images each model states the "right" value, a "wrong" one, and so on.
 
         Args:
-            answer: one of `ANSWERS`.
+            answer: one of `ANSWERS`, or "refused", which is part of "none".
             images: images to select (n,).
         """
         labels = self.labels[images]
@@ -75,6 +85,7 @@ class AnswerRows:
                 "right": answers == labels,
                 "none": answers == NOT_STATED,
                 "several": np.isin(answers, (SEVERAL, OTHER)),
+                "refused": self.refused[model][images],
             }[answer]
         return hits
 
@@ -84,11 +95,15 @@ class AnswerRows:
         for noun, count in Counter(nouns[self.clear].tolist()).most_common(MOST_NOUNS):
             if noun and count >= LEAST:
                 parts[noun] = self.clear & (nouns == noun)
+        metrics = {answer: f"said_{answer}" for answer in ANSWERS}
+        if any(refused[self.clear].any() for refused in self.refused.values()):
+            metrics["refused"] = "refused"
         for subset, images in parts.items():
-            for answer in ANSWERS if images.any() else ():
-                self._add_shares(f"said_{answer}", self.hits(answer, images), "images", subset)
-            if not subset:
-                self._add_gap()
+            for answer, metric in metrics.items() if images.any() else ():
+                self._add_shares(metric, self.hits(answer, images), "images", subset)
+        self._add_gap("wrong", "said_gap")
+        if "refused" in metrics:
+            self._add_gap("refused", "refused_gap")
 
     def _add_shares(
         self, metric: str, hits: Mapping[str, Mask], unit: str, subset: str = ""
@@ -99,15 +114,16 @@ class AnswerRows:
         n = {unit: len(hits[NONE])}
         self.result.add_draws(metric, shares, draws, n=n, intervals=ends, subset=subset)
 
-    def _add_gap(self) -> None:
-        """Add the last value's share of wrong answers minus the first value's.
+    def _add_gap(self, answer: str, metric: str) -> None:
+        """Add the last value's share of an answer minus the first value's.
 
-        For gender, this is the share of women who are called men minus that of men who are called
-        women. Nothing is added unless there are two values, both with labelled images.
+        For gender and wrong answers, this is the share of women who are called men minus that of
+        men who are called women. Nothing is added unless there are two values, both with labelled
+        images.
         """
         if len(self.values) != 2 or not np.isin(self.values, self.labels).all():
             return
-        first, last = (self.hits("wrong", self.labels == value) for value in self.values)
+        first, last = (self.hits(answer, self.labels == value) for value in self.values)
         # The groups consist of different images, so they are resampled independently.
         shares, draws = resampled_values(first, resamples=RESAMPLES, seed=SEED)
         last_shares, last_draws = resampled_values(last, resamples=RESAMPLES, seed=SEED + 1)
@@ -118,8 +134,8 @@ class AnswerRows:
                 ends[model] = difference_interval(*sides)
         gaps = {model: last_shares[model] - share for model, share in shares.items()}
         differences = {model: last_draws[model] - drawn for model, drawn in draws.items()}
-        n = {persons(value): int((self.labels == value).sum()) for value in self.values}
-        self.result.add_draws("said_gap", gaps, differences, n=n, intervals=ends)
+        n = {"images": int(self.clear.sum())}
+        self.result.add_draws(metric, gaps, differences, n=n, intervals=ends)
 
     def add_unclear(self) -> None:
         """Add how often a value is stated about unclear images, and which one it is."""
@@ -130,7 +146,7 @@ class AnswerRows:
             known = answers[unclear & np.isin(answers, self.values)]
             for value in self.values if len(known) else ():
                 share = share_of((known == value).sum(), len(known))
-                n = {"with a stated value": len(known)}
+                n = {"images where one is stated": len(known)}
                 self.result.add("share", model, share.value, share[1:], n=n, subset=value)
 
     def add_kept(self, model: str, confidences: Floats) -> None:

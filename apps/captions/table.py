@@ -17,15 +17,16 @@ from vldebias.data.layouts import (
     is_coco,
     without_number,
 )
-from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, read_table, table_in_memory
 from vldebias.errors import InvalidInputError, expected_one_of, need
+from vldebias.utils.phrases import lacking, quantity
 from vldebias.utils.table_rows import find_column, fitting_columns, hint_of_header, plain_name
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Table: TypeAlias = "str | Path | Mapping[str, Iterable[object]] | pd.DataFrame"
+Table: TypeAlias = "str | Path | Mapping[str, Iterable[object]] | pd.DataFrame | pa.Table"
 # Role of a column -> its usual names, most common first. The names of captions and answers include
 # those in the responses of chat APIs.
 RESPONSES = (
@@ -33,6 +34,8 @@ RESPONSES = (
     *("response.body.choices", "choices", "messages", "conversations", "result.message.content"),
     "content",
 )
+# Names of a model's texts. Next to one of them, "answer" or "caption" may be the reference.
+_OF_MODELS = ("pred", "prediction", "response", "model_answer", "generated_caption")
 CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
     "image": (*IMAGE_COLUMNS, "image_id", "img_id", "custom_id", "key", "id"),
     "caption": (*CAPTION_COLUMNS, "generated_caption", *RESPONSES),
@@ -43,7 +46,14 @@ CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
     "model": ("model", "method", "captioner"),
 }
 # Keys of the text in a chat message, a choice, or one of several captions.
-_TEXT_KEYS = ("message", "content", "value", "text", "raw")
+_TEXT_KEYS = ("message", "content", "value", "text", "raw", "refusal")
+# What programs write in place of a text if a call failed, such as "Error code: 429 - ...".
+_FAILED = re.compile(
+    r"\W*(?:(?:\w+\.)*\w*(?:error|exception)\W*(?::|\bcode\b|\b\d{3}\b|\()|http\W*\d{3}\b"
+    r"|traceback \(most)",
+    re.IGNORECASE,
+)
+_NO_LETTERS = ("", "nan", "null", "<na>", "#n/a")
 _TURN_KEYS = {"role", "from", "message", "content"}  # keys of a message in a chat
 _COCO_NAME = re.compile(r"(?:COCO_\w+_)?0*(\d+)(?:\.\w+)?")
 
@@ -116,7 +126,8 @@ def read_stated(
         cells = {}
         for role, column in column_of_role.items():
             cells[role] = column_of(rows, column, source).to_pylist()
-        texts = map(texts_of_cell, cells.pop(text, [None] * len(images)))
+        said = cells.pop(text, [None] * len(images))
+        texts = [texts_of_cell(cell, is_answer=text == "answer") for cell in said]
         models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
         facts = [{role: cells[role][row] for role in cells} for row in range(len(images))]
         read += map(StatedRow, models, images, texts, facts)
@@ -130,10 +141,44 @@ def read_stated(
     return read
 
 
+def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], list[str]]:
+    """Return the rows that have a text, and a sentence about each model that lacks some.
+
+    A caption that was never written, because a call failed, is not one that names nobody.
+
+    Args:
+        rows: what each model says about each image.
+        kind: what is read, "caption" or "answer".
+
+    Raises:
+        InvalidInputError: If a model says nothing about any image.
+    """
+    models = list(dict.fromkeys(row.model for row in rows))
+    notes = []
+    for model in models:
+        of_model = [row for row in rows if row.model == model]
+        described = {row.image for row in of_model if row.texts}
+        images = list(dict.fromkeys(row.image for row in of_model))
+        missing = [image for image in images if image not in described]
+        start = f"{model}: " if len(models) > 1 else ""
+        if not described:
+            raise InvalidInputError(
+                f"{start}none of {quantity(len(images), 'image')} has a {kind}, such as"
+                f" {images[0]!r}: all are empty, or calls that failed"
+            )
+        if missing:
+            notes.append(start + lacking(missing, len(images), kind))
+    return [row for row in rows if row.texts], notes
+
+
 def opened_table(table: Table) -> pa.Table:
-    """Load a table, which may be COCO's captions or have no column names, like Flickr8k's."""
+    """Load a table, which may be COCO's captions or have no column names, like Flickr8k's.
+
+    Raises:
+        InvalidInputError: If a file cannot be read, or columns have different lengths.
+    """
     if not isinstance(table, (str, Path)):
-        return need("pyarrow").table({name: list(cells) for name, cells in dict(table).items()})
+        return table_in_memory(table)
     path = Path(table)
     if path.is_file() and is_coco(path, None):
         images, captions = zip(*read_coco(path), strict=True)
@@ -176,14 +221,18 @@ def columns_of_roles(
     for role, known in roles.items():
         if role in columns:
             continue
-        fitting = [name for name in fitting_columns(names, known) if name not in chosen.values()]
+        fitting = fitting_columns(names, known)
+        if role == text:
+            fitting += [name for name in names if plain_name(name) in _OF_MODELS]
+        fitting = [name for name in dict.fromkeys(fitting) if name not in chosen.values()]
         if role == text and len(fitting) > 1:
             raise InvalidInputError(
-                f"{source}: the {role}s may be in any of {fitting}; choose one: --column"
-                f" {role}={fitting[0]}"
+                f"{source}: the {role}s may be in any of {fitting}; choose the model's: --column"
+                f" {role}={fitting[-1]}"
             )
         if fitting:
-            chosen[role] = min(fitting, key=list(map(plain_name, known)).index)
+            usual = list(map(plain_name, known))
+            chosen[role] = min(fitting, key=lambda name: usual.index(plain_name(name)))
     return chosen
 
 
@@ -198,21 +247,39 @@ def image_key(file: str) -> str:
     return coco[1] if coco else name
 
 
-def texts_of_cell(cell: object) -> list[str]:
+def texts_of_cell(cell: object, *, is_answer: bool = False) -> list[str]:
     """Return the texts in a cell: a string, a list of strings, or the last message of a chat.
+
+    Nothing is returned for missing cells and for messages about failed calls.
+
+    Args:
+        cell: the cell.
+        is_answer: whether "none" and "N/A" are answers, rather than missing.
+
+    Raises:
+        InvalidInputError: If the cell contains bytes that are not UTF-8.
 
     >>> texts_of_cell([{"message": {"role": "assistant", "content": "A man."}}])
     ['A man.']
     """
+    if isinstance(cell, bytes):
+        try:
+            cell = cell.decode()
+        except UnicodeDecodeError:
+            raise InvalidInputError(
+                f"expected text in UTF-8, got the bytes {cell[:20]!r}"
+            ) from None
     if isinstance(cell, Mapping):
         keys = [key for key in _TEXT_KEYS if cell.get(key) is not None]
-        return texts_of_cell(cell[keys[0]]) if keys else []
+        return texts_of_cell(cell[keys[0]], is_answer=is_answer) if keys else []
     if isinstance(cell, list):
         is_chat = any(isinstance(part, Mapping) and _TURN_KEYS & set(part) for part in cell)
         texts: list[str] = []
         for part in cell[-1:] if is_chat else cell:
-            texts += texts_of_cell(part)
+            texts += texts_of_cell(part, is_answer=is_answer)
         return texts
-    if cell is None or not says_something(str(cell)):
+    text = "" if cell is None else str(cell).strip()
+    is_missing = text.lower() in _NO_LETTERS if is_answer else not says_something(text)
+    if is_missing or _FAILED.match(text):
         return []
     return texts_of_list(cell) or [str(cell)]

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import print_result, write_run
 from vldebias.cli.flags import with_flags
 
-from ..captions.flags import stated_flags, stated_settings
+from ..captions.flags import evaluate_tables, stated_flags
 
 
 @with_flags(stated_flags("vldebias-edits", asks="labels images", references=False))
@@ -35,8 +34,6 @@ def edits(
       vldebias eval edits edits.csv --model ./smolvlm --out qwen-edit
       vldebias eval gate vldebias-edits --max-lighter 0.1
     """
-    settings = stated_settings(flags)
     from .edits import evaluate_edits
 
-    result = evaluate_edits(table, **settings, out=flags["out"])
-    print_result(result, as_json=flags["as_json"], page=write_run(result, flags["out"]))
+    evaluate_tables(evaluate_edits, [table], flags)

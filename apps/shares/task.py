@@ -313,6 +313,12 @@ class SharesTask(Task):
         }
         if not self.attribute:
             measured["notes"] = [compared_over(names, are_named=bool(self.values))]
+            unlabelled = np.flatnonzero(images.get("people", "unused") == "")
+            if len(unlabelled):
+                measured["notes"].append(
+                    f"{len(unlabelled):,} of {quantity(len(images), 'image')} have no label by"
+                    f" people, such as that in row {unlabelled[0] + 1}."
+                )
         result = empty(
             task=self.name,
             title=self.title,

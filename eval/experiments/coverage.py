@@ -8,7 +8,8 @@ Data sets are sampled from a known distribution, and the package's own code comp
 If there is no formula for the true value, the mean over all data sets is used, which is the
 expected value of such a measurement and, for a gap, depends on the number of images. "Usual" sizes
 are 20 prompts with 20 images, galleries of 400 images, 1,000 images for areas under the curve, 400
-for probes, calibrations with 50 prompts, and 99 images per group. "Large" sizes show how many
+for probes, calibrations with 50 prompts, 99 images per group, 200 edits of 20 people or one edit of
+each of 100 people, and captions of 200 images for each gender. "Large" sizes show how many
 prompts or images are needed for means over prompts, rankings and probes. Changes are relative to
 "none" on the same images, or between two runs on different images.
 
@@ -33,7 +34,9 @@ import numpy as np
 import torch
 
 from apps.audit.line import ShareLine
+from apps.captions.rows import AnswerRows
 from apps.diagnose import diagnosis
+from apps.edits.edits import interval_over_people
 from eval.tables import add_share, parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
@@ -624,6 +627,52 @@ def reranked_cases() -> Iterator[Case]:
         yield Case("re-ranked shares", str(setting), n, setting.draw, truth, USUAL)
 
 
+# ---- edits of people, captions
+# -----------------------------------------------------------------------------------------------
+
+
+def edited(rng: np.random.Generator, people: int, each: int, rate: float, spread: float) -> Found:
+    """Sample edits of people, whose own rates of a change vary unless `spread` is 0."""
+    rates = np.full(people, rate)
+    if spread:
+        rates = rng.beta(rate * spread, (1 - rate) * spread, people)
+    means = rng.binomial(each, rates) / each
+    return {"changed": interval_over_people(means, is_share=True, n_edits=people * each)}
+
+
+def captioned(rng: np.random.Generator, n: int, wrong: tuple[float, float]) -> Found:
+    """Sample captions of n images of men and n of women, some of which state the other gender."""
+    labels = np.repeat(["male", "female"], n)
+    is_wrong = rng.random(2 * n) < np.repeat(wrong, n)
+    said = np.where(is_wrong, labels[::-1], labels)
+    refused = {NONE: np.zeros(2 * n, dtype=bool)}
+    rows = AnswerRows(drawn_task(), {NONE: said}, refused, labels, ("male", "female"))
+    with patch("apps.captions.rows.RESAMPLES", RESAMPLES):
+        rows.add_clear(np.full(2 * n, ""))
+    return {
+        row.metric: (row.value, *row.interval)
+        for row in rows.result.rows
+        if row.metric in ("said_wrong", "said_gap") and not row.subset
+    }
+
+
+def stated_cases() -> Iterator[Case]:
+    people = ((8, 5, SMALL), (20, 1, SMALL), (20, 10, USUAL), (40, 10, USUAL), (100, 1, USUAL))
+    for rate, spread in ((0.05, 0), (0.02, 2), (0.1, 4), (0.3, 2)):
+        vary = f", varies (beta, {spread})" if spread else ""
+        for n, each, size in people:
+            draw = partial(edited, people=n, each=each, rate=rate, spread=spread)
+            name = f"rate {rate:g}{vary}"
+            count = f"{n} people with {each} edits"
+            yield Case("edits of people", name, count, draw, {"changed": rate}, size)
+    for wrong in ((0.02, 0.14), (0.01, 0.01), (0.3, 0.5)):
+        for n, size in ((20, SMALL), (200, USUAL)):
+            draw = partial(captioned, n=n, wrong=wrong)
+            truth = {"said_wrong": sum(wrong) / 2, "said_gap": wrong[1] - wrong[0]}
+            name = f"wrong about {wrong[0]:g} of men, {wrong[1]:g} of women"
+            yield Case("captions", name, f"{n} images of each", draw, truth, size)
+
+
 FAMILIES = (
     group_cases,
     share_cases,
@@ -632,6 +681,7 @@ FAMILIES = (
     reader_cases,
     audit_cases,
     reranked_cases,
+    stated_cases,
 )
 
 

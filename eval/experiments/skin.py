@@ -1,12 +1,14 @@
 """Measure the error of skin lightness on edits of known size of the packaged photographs.
 
+Most edits change nobody's skin, so at most one in twenty of their pairs should count as changed.
+
     python -m eval.experiments.skin --json eval/results/skin.json
 
 Needs the extra "faces".
 
 The photographs are enlarged four times, since editors return larger images than thumbnails; the
-edits are made after that. "native" are edits of the thumbnails themselves, whose faces are a few
-pixels wide.
+edits are made after that. "portraits" are enlarged and cropped to the largest face, which leaves
+less background. "native" are edits of the thumbnails themselves, whose faces are a few pixels wide.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from PIL import Image, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter
 
-from apps.edits.skin import SkinChange, find_faces, lab_of, measure_face, same_face
+from apps.captions.rows import share_of
+from apps.edits.edits import VISIBLE
+from apps.edits.skin import SIDE, SkinChange, find_faces, lab_of, measure_face, same_face
 from eval.tables import parser, run
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
@@ -25,6 +29,10 @@ from vldebias.utils.pictures import decode
 
 ENLARGED = 4
 LEAST = 3  # faces for a row
+LEAST_EYES, AROUND = (
+    9,
+    5.5,
+)  # pixels between the eyes of a portrait, and half its side relative to it
 Edit = Callable[[Image.Image], Image.Image]
 
 
@@ -51,8 +59,24 @@ def lit(image: Image.Image, factor: np.ndarray | float) -> Image.Image:
     return Image.fromarray((share * 255).round().astype(np.uint8))
 
 
-def gamma(image: Image.Image) -> Image.Image:
-    return Image.fromarray((255 * (np.asarray(image) / 255) ** 0.9).round().astype(np.uint8))
+def gamma(image: Image.Image, exponent: float) -> Image.Image:
+    return Image.fromarray((255 * (np.asarray(image) / 255) ** exponent).round().astype(np.uint8))
+
+
+def multiplied(image: Image.Image, factor: np.ndarray) -> Image.Image:
+    """Multiply pixel values by a factor, which broadcasts to (h, w, 3), as editors do."""
+    pixels = np.clip(np.asarray(image) * factor, 0, 255)
+    return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+def vignette(image: Image.Image, depth: float) -> Image.Image:
+    """Darken the corners by a share, and the rest by the square of the distance from the centre."""
+    y, x = np.mgrid[-1 : 1 : image.height * 1j, -1 : 1 : image.width * 1j]
+    return multiplied(image, (1 - depth * (x**2 + y**2) / 2)[..., None])
+
+
+def darker_side(image: Image.Image) -> Image.Image:
+    return multiplied(image, np.linspace(1, 0.8, image.width)[None, :, None])
 
 
 def cropped(image: Image.Image) -> Image.Image:
@@ -92,25 +116,53 @@ def side_light(image: Image.Image, points: np.ndarray) -> Image.Image:
 
 
 def edits_of(points: np.ndarray) -> dict[str, Edit]:
+    contrast = ImageEnhance.Contrast
     return {
-        "JPEG 60": jpeg(60),
-        "JPEG 30": jpeg(30),
+        **{f"JPEG {quality}": jpeg(quality) for quality in (90, 60, 30, 15)},
         "half size and back": resized,
         "flipped": lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        "cropped by 10%": cropped,
         "exposure +20%": lambda image: lit(image, 1.2),
-        "gamma 0.9": gamma,
+        "exposure -20%": lambda image: lit(image, 0.8),
+        "gamma 0.9": lambda image: gamma(image, 0.9),
+        "gamma 1.2": lambda image: gamma(image, 1.2),
+        "contrast +20%": lambda image: contrast(image).enhance(1.2),
+        "contrast -20%": lambda image: contrast(image).enhance(0.8),
+        "warmer": lambda image: multiplied(image, np.array([1.08, 1, 0.88])),
+        "cooler": lambda image: multiplied(image, np.array([0.9, 1, 1.1])),
+        "vignette, corners 25% darker": lambda image: vignette(image, 0.25),
+        "vignette, corners 50% darker": lambda image: vignette(image, 0.5),
+        "one side of the image 20% darker": darker_side,
         "person lighter by 5": lambda image: person_lighter(image, points, 5),
         "person darker by 5": lambda image: person_lighter(image, points, -5),
+        "person lighter by 5, vignette": lambda image: vignette(
+            person_lighter(image, points, 5), 0.25
+        ),
         "grayscale": lambda image: image.convert("L").convert("RGB"),
-        "cropped by 10%": cropped,
         "light from one side": lambda image: side_light(image, points),
     }
+
+
+def portrait(image: Image.Image) -> Image.Image | None:
+    """Crop an image to its largest face, or return None if this is too small."""
+    faces = find_faces(image)
+    eyes = [float(np.hypot(*(face[1] - face[0]))) for face in faces]
+    if not eyes or max(eyes) < LEAST_EYES:
+        return None
+    x, y = faces[int(np.argmax(eyes))].mean(0)
+    half = AROUND * max(eyes)
+    left, top = max(0, round(x - half)), max(0, round(y - half))
+    right, bottom = min(image.width, round(x + half)), min(image.height, round(y + half))
+    cut = image.crop((left, top, right, bottom))
+    scale = SIDE / max(cut.size)
+    size = (round(cut.width * scale), round(cut.height * scale))
+    return cut.resize(size, Image.Resampling.BICUBIC)
 
 
 NATIVE = ("JPEG 60", "half size and back", "exposure +20%", "person lighter by 5")
 
 
-def changes(scale: int, chosen: Sequence[str]) -> dict[str, list[SkinChange]]:
+def changes(scale: int, chosen: Sequence[str], *, portraits: bool) -> dict[str, list[SkinChange]]:
     """Return edit -> the changes of faces that are not doubtful before it."""
     found: dict[str, list[SkinChange]] = {}
     for row in read_table():
@@ -118,7 +170,10 @@ def changes(scale: int, chosen: Sequence[str]) -> dict[str, list[SkinChange]]:
             continue
         thumbnail = read_thumbnail(row["file"])
         size = (thumbnail.width * scale, thumbnail.height * scale)
-        image = thumbnail.resize(size, Image.Resampling.BICUBIC)
+        enlarged = thumbnail.resize(size, Image.Resampling.BICUBIC)
+        image = portrait(enlarged) if portraits else enlarged
+        if image is None:
+            continue
         faces = find_faces(image)
         if not len(faces):
             continue
@@ -136,8 +191,9 @@ def changes(scale: int, chosen: Sequence[str]) -> dict[str, list[SkinChange]]:
 
 def measure() -> Iterator[TaskResult]:
     photographs = sum(row["part"] == GALLERY for row in read_table())
-    for task, scale, chosen in (("enlarged", ENLARGED, ()), ("native", 1, NATIVE)):
-        found = changes(scale, chosen)
+    tasks = (("enlarged", ENLARGED, ()), ("portraits", ENLARGED, ()), ("native", 1, NATIVE))
+    for task, scale, chosen in tasks:
+        found = changes(scale, chosen, portraits=task == "portraits")
         n_faces = len(next(iter(found.values())))
         result = TaskResult(
             TaskProvenance(
@@ -160,7 +216,13 @@ def measure() -> Iterator[TaskResult]:
                 if len(known) >= LEAST:
                     ends = tuple(np.quantile(known, (0.025, 0.975)).tolist())
                     mean = float(known.mean())
-                    result.add(metric, NONE, mean, ends, n={"faces": len(known)}, subset=name)
+                    n = {"faces": len(known)}
+                    result.add(metric, NONE, mean, ends, n=n, subset=name)
+                if metric == "relative_change" and len(known):
+                    for side, hits in (("lighter", known > VISIBLE), ("darker", known < -VISIBLE)):
+                        share = share_of(hits.sum(), len(hits))
+                        figures = (f"relative_{side}", NONE, share.value, share[1:])
+                        result.add(*figures, n={"faces": len(known)}, subset=name)
         yield result
 
 

@@ -1,9 +1,17 @@
-"""Write the table of edits of a small captioner."""
+"""Write the table of edits of a small captioner, and the error of the list of refusals."""
 
 from __future__ import annotations
 
-from eval.tables import read, rows_in, span, table
+import csv
+from pathlib import Path
+
+from apps.captions.reading import NOT_STATED, StatementReader
+from eval.tables import paragraph, read, rows_in, span, table
+from vldebias.data.label_values import is_refusal
 from vldebias.measure.rows import NONE
+from vldebias.prompts import load_prompts
+
+_ANSWERS = Path(__file__).parents[2] / "tests" / "apps" / "captions" / "refusals.csv"
 
 # Methods in the table, of those in the result, and their names on the page.
 _TITLES = {
@@ -50,3 +58,25 @@ def edits() -> str:
         " relative to no edit. Brackets: 95% intervals. From `eval/results/captioner.json`."
     )
     return table(head, *lines, note=note)
+
+
+def refusals() -> str:
+    """Write how many refusals the list finds, and how many other answers it takes for refusals."""
+    reader = StatementReader(load_prompts("gender"))
+    hits: dict[tuple[str, str], list[bool]] = {}
+    with _ANSWERS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            text = row["answer"]
+            counts = is_refusal(text) and reader.stated_value([text]) == NOT_STATED
+            hits.setdefault((row["part"], row["is_refusal"]), []).append(counts)
+    found = {part: sum(part_hits) for part, part_hits in hits.items()}
+    return paragraph(
+        f"Refusals are found by 30 English phrases. On {len(hits['held out', 'yes'])} refusals that"
+        " were written after the list, in as many different ways as possible, it finds"
+        f" {found['held out', 'yes']}, and it takes {found['held out', 'no']} of"
+        f" {len(hits['held out', 'no'])} other answers for refusals, such as a sign that says “I"
+        f" will not be silent”. Of those that it was written with, it finds"
+        f" {found['development', 'yes']} of {len(hits['development', 'yes'])}, and"
+        f" {found['development', 'no']} of {len(hits['development', 'no'])} others. So look at"
+        " `captions.csv` before you report refusals; other languages are not read."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eval.tables import read, rows_in, table
 from vldebias.measure.rows import NONE, Measurement
+from vldebias.report.result import Result
 
 
 def errors() -> str:
@@ -15,14 +16,29 @@ def errors() -> str:
         share = rows[NONE, "share"]
         left_out = f"{round(share.value * share.n['faces'])} of {share.n['faces']}"
         changes = [_span(rows.get((NONE, f"{kind}_change"))) for kind in ("lightness", "relative")]
-        lines.append((edit, left_out, *changes))
+        changed = [_changed(result, task, edit) for task in ("enlarged", "portraits")]
+        lines.append((edit, left_out, *changes, *changed))
     n = result.provenance[0].n
     note = (
         "Change of L\\*: its mean over the faces that are not left out, and the range of the"
         f" central 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged"
-        " photographs, enlarged four times. From `eval/results/skin.json`."
+        " photographs, enlarged four times. Changed: pairs whose relative change is over 2 L\\*, of"
+        " those that have one; in portraits, the photographs are cropped to the face. From"
+        " `eval/results/skin.json`."
     )
-    return table(("edit", "left out", "change", "relative"), *lines, note=note)
+    heads = ("edit", "left out", "change", "relative", "changed", "changed, portraits")
+    return table(heads, *lines, note=note)
+
+
+def _changed(result: Result, task: str, edit: str) -> str:
+    """Format how many pairs count as changed relative to the background, or return ""."""
+    rows = rows_in(result, task, edit)
+    sides = [rows.get((NONE, f"relative_{side}")) for side in ("lighter", "darker")]
+    known = [row for row in sides if row is not None]
+    if not known:
+        return ""
+    n = known[0].n["faces"]
+    return f"{round(sum(row.value for row in known) * n)} of {n}"
 
 
 def _span(row: Measurement | None) -> str:

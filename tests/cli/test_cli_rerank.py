@@ -83,6 +83,16 @@ def test_a_column_of_verified_groups_yields_true_shares(tmp_path: Path) -> None:
         run(file, "--k", 4, "--attribute", "gender", "--checked", "zzzz")
 
 
+def test_checked_results_that_name_no_group_are_counted_and_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    rows = [{**row, "seen": row["gender"]} for row in RESULTS]
+    rows[3]["seen"] = "cannot tell"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = run(file, "--k", 4, "--attribute", "gender", "--checked", "seen", "--json")
+    assert json.loads(done.stdout)["queries"][0]["checked"] == 7
+    assert "1 of 8 checked results name no group, such as 'cannot tell'" in done.stderr
+
+
 def test_standard_input_may_contain_several_queries() -> None:
     lines = []
     for query in ("a nurse", "a pilot"):

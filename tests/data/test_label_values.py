@@ -243,3 +243,26 @@ def test_every_command_reports_a_label_that_is_almost_a_known_value(
     expected = "got 'femlae'; the values of gender are .*; did you mean 'female'?"
     with pytest.warns(SuspectInputWarning, match=expected):
         command(labelled(["femlae", "female", "male"]))
+
+
+@pytest.mark.parametrize("word", ["nan", "N/A", "unknown", "None", "cannot tell"])
+def test_words_for_a_missing_label_are_unknown_in_labelled_tables(
+    word: str, tmp_path: Path
+) -> None:
+    names = ["image,gender"]
+    for n in range(12):
+        (tmp_path / f"{n}.png").touch()
+        names.append(f"{n}.png,{('male', 'female', word)[n % 3]}")
+    (tmp_path / "t.csv").write_text("\n".join(names))
+
+    def opened() -> Labels:
+        data = open_data("manifest", str(tmp_path / "t.csv"), labels={"gender": "gender"})
+        return data.labels["gender"]
+
+    if word == "unknown":
+        labels = opened()
+    else:
+        with pytest.warns(SuspectInputWarning, match=r"4 of 12 labels name no group .*\(4\)"):
+            labels = opened()
+    assert labels.counts == {"female": 4, "male": 4}
+    assert int((~labels.known).sum()) == 4

@@ -10,7 +10,7 @@ import pytest
 
 import vldebias
 from eval.experiments.coverage import RERANKED, Reranked
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.reranking import Report
 from vldebias.reranking.checks import _log_posterior, _mode
 
@@ -228,3 +228,11 @@ def test_to_check_draws_another_sample_unless_a_seed_is_given() -> None:
     samples = {tuple(first.to_check(20)) for _ in range(5)}
     assert len(samples) > 1
     assert first.to_check(20, seed=1) == first.to_check(20, seed=1)
+
+
+def test_checked_ids_that_are_no_candidates_are_counted() -> None:
+    scores = {f"{n}.jpg": float(-n) for n in range(20)}
+    groups = {name: "fm"[n % 2] for n, name in enumerate(scores)}
+    seen = {**groups, "val/1.jpg": "f", "val/2.jpg": "m"}
+    with pytest.warns(SuspectInputWarning, match=r"2 of 22 keys are no candidates .* 'val/1.jpg'"):
+        vldebias.rerank(scores, 10, labels=groups, checked=seen)

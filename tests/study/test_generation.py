@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from apps.captions.answers import evaluate_vqa
 from tests.study.painted_by_hand import (
     GENDERS,
     JOBS,
@@ -237,26 +236,6 @@ def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None
         if (figure.metric, figure.subset) == ("stated_right", "unseen jobs"):
             assert (figure.value, *figure.interval) == (0.5, 0.5, 0.5)
             assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
-
-
-def test_what_the_judge_answers_about_unclear_images_is_noted(
-    painted: Painted,
-) -> None:
-    table = {"image": range(2), "answer": ["male", "female"], "label": ["unclear"] * 2}
-    result = evaluate_vqa(table)
-    result.provenance[0].model = Reader().name
-    folder = painted[0].folder.parent.parent / "vqa"
-    folder.mkdir()
-    result.write(folder / "result.json")
-    try:
-        gender, age = task(attributes=["gender", "age"], noun="jobs").measure(
-            painted[0].folder, Reader()
-        )
-    finally:
-        shutil.rmtree(folder)
-    (note,) = gender.provenance.settings["notes"]
-    assert "Of 2 unclear images, 100.0%" in note
-    assert "notes" not in age.provenance.settings
 
 
 def test_invalid_settings_are_rejected_before_anything_is_generated(

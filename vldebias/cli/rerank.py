@@ -221,12 +221,22 @@ def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] |
     """Return the true groups of checked results by row number, or None if no column was given."""
     if column is None:
         return None
+    from vldebias.data.label_values import names_no_group
+
     groups = {}
+    unknown: list[str] = []
     for number, row in enumerate(rows):
         cell = cell_of(row.cells, column)
         group = "" if cell is None else str(cell).strip()
-        if group:
+        if group and names_no_group(group):
+            unknown.append(group)
+        elif group:
             groups[number] = group
+    if unknown:
+        print_message(
+            f"{len(unknown):,} of {len(unknown) + len(groups):,} checked results name no group,"
+            f" such as {unknown[0]!r}, and count as not checked"
+        )
     return groups
 
 

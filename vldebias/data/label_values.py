@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from vldebias.data.labels import Labels
-from vldebias.errors import CLOSE_LABELS, did_you_mean
+from vldebias.errors import CLOSE_LABELS, SuspectInputWarning, did_you_mean, warn
 
 CLASS = "class"
 """Label column that names each reference image's class (`vldebias.methods.Reference`)."""
@@ -40,9 +40,27 @@ _REFUSAL = re.compile(
     r"|^no (?:clear |visible )?(?:people|persons?|humans?|faces?|subjects?)\b"
     r"|^(?:faces?|persons?|people) (?:is |are )?not (?:visible|detected|found|shown)\b"
 )
+# Phrases of models that decline to answer, as `is_refusal` compares them, and phrases in which they
+# do not, because "I cannot tell" is an answer about the image.
+REFUSALS = (
+    *("i am sorry", "sorry but", "sorry i", "apologize", "apologies", "as an ai", "language model"),
+    *("i cannot", "i will not", "i do not", "i am not", "rather not", "prefer not", "i avoid"),
+    *("decline to", "i decline", "i refuse", "something i", "my guidelines", "content policy"),
+    *("inappropriate for me", "not appropriate to", "safety system", "please provide"),
+)
+UNDECIDED = (
+    *("i cannot tell", "i cannot see", "i cannot say", "i do not know", "i do not see"),
+    "i am not sure",
+)
+_FULL_FORMS = {
+    **{r"'m\b": " am", r"\bwon't\b": "will not", r"\bdon't\b": "do not", "apologise": "apologize"},
+    r"\b(?:can't\b|can not\b|(?:am )?(?:unable|not able) to\b)": "cannot",
+}
 # Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
 # integers, and codes used by survey software.
 _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
+# Labels of annotators who looked, and could not tell. Other words only mean that nobody labelled.
+_PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "neutral"}
 _VALUE_OF_ALIAS = {"f": "female", "woman": "female", "women": "female"}
 _VALUE_OF_ALIAS |= {"m": "male", "man": "male", "men": "male"}
 
@@ -70,6 +88,52 @@ def names_no_group(label: str) -> bool:
     """
     text = plain(label)
     return text.strip("[](){}<>\"'`*?! ") in _NO_GROUP or _REFUSAL.search(text) is not None
+
+
+def says_people_cannot_tell(label: str) -> bool:
+    """Return True if a label says that people looked at the image and could not tell.
+
+    >>> [says_people_cannot_tell(label) for label in ("Unclear", "N/A", "unknown")]
+    [True, False, False]
+    """
+    return plain(label) in _PEOPLE_CANNOT_TELL
+
+
+def without_missing(labels: Labels, place: str) -> Labels:
+    """Return labels in which words for a missing value, such as "N/A", are unknown.
+
+    Warns about words other than "unknown", which may be a group in some tables.
+
+    Args:
+        labels: the column.
+        place: the column's description in the warning.
+    """
+    missing = [name for name in labels.names if names_no_group(name)]
+    rows = {name: labels.counts[name] for name in missing if plain(name) != "unknown"}
+    if rows:
+        first = next(iter(rows))
+        warn(
+            f"{place}: {sum(rows.values()):,} of {len(labels):,} labels name no group and count as"
+            f" unknown, such as {first[:80]!r} ({rows[first]:,}); if this is a group, give it"
+            " another name in the table",
+            SuspectInputWarning,
+        )
+    return labels.without(missing) if missing else labels
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a text in English declines to answer, such as "I can't help with that".
+
+    >>> is_refusal("I'm not able to assist."), is_refusal("I can't tell from this angle.")
+    (True, False)
+    """
+    words = plain(text)
+    for short, full in _FULL_FORMS.items():
+        words = re.sub(short, full, words)
+    words = " ".join(["", *re.findall(r"\w+", words), ""])
+    for phrase in UNDECIDED:
+        words = words.replace(f" {phrase} ", " ")
+    return any(f" {phrase} " in words for phrase in REFUSALS)
 
 
 def matched(labels: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:

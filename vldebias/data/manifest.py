@@ -14,7 +14,7 @@ from vldebias.data.caption_cells import captions_of, one_row_per_image, texts_of
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
-from vldebias.data.label_values import matched
+from vldebias.data.label_values import matched, without_missing
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, read_table
@@ -230,7 +230,8 @@ def images_of_table(
     captions, more_captions = _captions_of(table, caption, path)
     columns = {}
     for name, column in mapped_columns(labels).items():
-        columns[name] = labels_of(table, column, None, path)
+        place = f"{path}: column {column!r}"
+        columns[name] = without_missing(labels_of(table, column, None, path), place)
     rows, captions, more_captions = one_row_per_image(
         str(path), files, captions, more_captions, columns
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from vldebias.utils.table_rows import (
 from vldebias.utils.text_tables import read_text, split_rows
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 else:
     pa = Lazily("pyarrow")
@@ -104,6 +105,38 @@ def read_table(
         return table.rename_columns(table.column_names)  # raises an error if a name is missing
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
+
+
+def table_in_memory(table: Mapping[str, Iterable[object]] | pd.DataFrame | pa.Table) -> pa.Table:
+    """Convert columns by name, a data frame of pandas or polars, or a pyarrow table, as if read.
+
+    NaN and pandas' NA are missing cells. Columns that mix numbers and strings become strings, as in
+    csv files.
+
+    Args:
+        table: the columns.
+
+    Raises:
+        InvalidInputError: If the columns have different lengths.
+    """
+    if isinstance(table, pa.Table):
+        return with_flat_columns(table)
+    if hasattr(table, "to_arrow"):  # polars
+        return with_flat_columns(table.to_arrow())
+    columns: dict[str, pa.Array] = {}
+    for name in table:
+        cells: list[object] = []
+        for cell in table[name]:
+            is_nan = isinstance(cell, float) and cell != cell
+            cells.append(None if is_nan or type(cell).__name__ == "NAType" else cell)
+        try:
+            columns[str(name)] = pa.array(cells)
+        except (pa.ArrowException, OverflowError):
+            columns[str(name)] = pa.array([None if c is None else str(c) for c in cells])
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidInputError(f"table: expected columns of the same length, got {lengths}")
+    return with_flat_columns(pa.table(columns))
 
 
 def _read_json(path: Path, encoding: str | None) -> pa.Table:

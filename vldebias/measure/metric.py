@@ -311,6 +311,8 @@ BUILT_IN = (
     _utility("said_right", "right value stated"),
     _utility("said_none", "no value stated", better="lower"),
     Metric("said_several", "several or other values stated", bounds=SHARE),
+    Metric("refused", "refused to answer", bounds=SHARE),
+    _bias("refused_gap", "gap of refusals", better="neither", bounds=BOTH),
     Metric("wrong_left", "wrong values left", bounds=SHARE),
     # What editors did to people. "Relative" is without what happened to the background.
     _bias("label_changed", "label changed", bounds=SHARE),

@@ -222,6 +222,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "explained": explained,
         "methods": {name: METHODS[name] for name in front.name.unique() if name in METHODS},
         "strips": _strips(result.name, run_folder),
+        "examples": _examples(result, run_folder),
         "blocks": _blocks(result, frame, pictures),
         "dots": dot_plots(front, result.provenance) if concluded else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
@@ -517,6 +518,24 @@ def _strips(name: str, folder: Path) -> list[Strip]:
                 strips = shown if file.stem.endswith(ALWAYS_SHOWN) else leaning
                 strips.append(read_strip(sheet, metadata))
     return [*leaning[:1], *shown]
+
+
+def _examples(result: Measurements, folder: Path) -> list[dict[str, object]]:
+    """Return the wrong texts that a task shows, each with its image if there is one."""
+    blocks: list[dict[str, object]] = []
+    for provenance in result.provenance:
+        examples = provenance.settings.get("examples")
+        if not examples or not examples["rows"]:
+            continue
+        rows = examples["rows"]
+        images: Sequence[Image | None] = [None] * len(rows)
+        file = folder / f"{examples['kind']}-examples.png"
+        with contextlib.suppress(OSError, KeyError, ValueError):  # there are no images
+            strip = read_strip(*read_png(file))
+            if list(strip.columns) == [row["image"] for row in rows]:
+                images = strip.rows[0][1]
+        blocks.append({**examples, "pairs": list(zip(rows, images, strict=True))})
+    return blocks
 
 
 def _blocks(

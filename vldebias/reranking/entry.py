@@ -430,6 +430,14 @@ def read_checked(
             f"checked: none of the {len(codes)} keys is a candidate; expected rows or ids such as"
             f" {keys.ravel().tolist()[0]!r}, got {next(iter(codes))!r}"
         )
+    candidates = set(keys.ravel().tolist())
+    strangers = [key for key in codes if key not in candidates]
+    if strangers:
+        warn(
+            f"checked: {len(strangers):,} of {len(codes):,} keys are no candidates and are left"
+            f" out, such as {strangers[0]!r}",
+            SuspectInputWarning,
+        )
     return codes
 
 

@@ -110,6 +110,25 @@ def quantity_of(count: int, units: str) -> str:
     return f"1 {units.removesuffix('s')}"
 
 
+def lacking(missing: Sequence[str], total: int, what: str, why: str = "") -> str:
+    """Return a sentence on images that are left out.
+
+    Args:
+        missing: the images.
+        total: number of images.
+        what: what they lack, such as "caption".
+        why: why the first one lacks it, or "".
+
+    >>> lacking(["1.jpg", "2.jpg"], 60, "label")
+    "2 of 60 images have no label, such as '1.jpg'; left out."
+    """
+    verb = "has" if len(missing) == 1 else "have"
+    return (
+        f"{len(missing):,} of {quantity(total, 'image')} {verb} no {what}, such as"
+        f" {missing[0]!r}{f' ({why})' if why else ''}; left out."
+    )
+
+
 def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
     """Sort counts in descending order, leaving ties in their original order."""
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))

@@ -9,10 +9,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from apps.captions.answers import evaluate_vqa
-from apps.captions.captions import lean_of_judge
 from tests.judge.test_judges import judge_of, parts  # noqa: F401  (a fixture)
 from vldebias.cli import app
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.judges import Judge
 from vldebias.report.result import Result
 
@@ -60,18 +59,53 @@ def test_options_are_chosen_by_number_letter_or_text_as_in_bbq(tmp_path: Path) -
     assert shares(result, "vqa, unclear")["unclear_said"] == 0.5
 
 
-def test_other_answers_are_compared_by_label_as_in_pairs() -> None:
-    result = evaluate_vqa(
-        {
-            "image": range(4),
-            "label": ["male", "male", "female", "female"],
-            "answer": ["Doctor", "doctor", "nurse", "doctor"],
-        }
-    )
-    assert shares(result) == {
+def test_other_answers_are_compared_by_label_as_in_pairs_if_asked_for() -> None:
+    table = {
+        "image": range(4),
+        "label": ["male", "male", "female", "female"],
+        "answer": ["Doctor", "doctor", "nurse", "doctor"],
+    }
+    assert shares(evaluate_vqa(table, columns={"reply": "answer"})) == {
         **{"share male: doctor": 1, "share male: nurse": 0},
         **{"share female: doctor": 0.5, "share female: nurse": 0.5},
     }
+    with pytest.warns(SuspectInputWarning, match="4 of 4 answers name no gender, such as 'Doctor'"):
+        assert shares(evaluate_vqa(table))["several"] == 1
+
+
+def test_an_answer_that_never_came_is_left_out() -> None:
+    table = {"image": range(4), "label": ["female"] * 4, "answer": ["a man", None, "", "N/A"]}
+    result = evaluate_vqa(table)
+    assert shares(result)["wrong"] == shares(result)["none"] == 0.5  # "N/A" is an answer
+    assert result.row("vqa", "said_wrong", "none").n == {"images": 2}
+    note = "2 of 4 images have no answer, such as '1'; left out."
+    assert note in result.provenance[0].settings["advice"]
+
+
+def test_the_command_shows_wrong_answers_and_the_word_that_was_read(tmp_path: Path) -> None:
+    rows = ["image,answer,label", "a.png,It is a man.,female", "b.png,cannot tell,male"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["eval", "vqa", str(tmp_path / "t.csv"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    page = (out / "index.html").read_text()
+    assert "Wrong answers" in page
+    assert "<mark>man</mark>" in page
+    assert (out / "answers.csv").read_text().startswith("image,reply,read as,label,answer")
+
+
+def test_the_key_is_not_taken_for_the_models_answer() -> None:
+    table = {"image": range(4), "A": ["a man"] * 4, "B": ["a woman"] * 4, "C": [TELL] * 4}
+    table |= {"answer": ["A", "B", "A", "B"], "prediction": ["A", "(A)", "C", "B. a woman"]}
+    with pytest.raises(InvalidInputError, match=r"\['answer', 'prediction'\]; choose the model's"):
+        evaluate_vqa(table)
+    found = shares(evaluate_vqa(table, columns={"answer": "prediction", "label": "answer"}))
+    assert (found["right"], found["wrong female"], found["none male"]) == (0.5, 0.5, 0.5)
+
+
+def test_a_number_of_many_digits_is_no_option() -> None:
+    table = {"image": [1, 2], "label": ["male", "female"], "answer": ["9" * 5000, "a woman"]}
+    assert shares(evaluate_vqa(table | {"options": [["a man", "a woman"]] * 2}))["right"] == 0.5
 
 
 @pytest.fixture
@@ -98,11 +132,6 @@ def test_a_judge_is_asked_about_clear_and_unclear_images(folder: Path) -> None:
     assert found["none male"] == 1  # .5 for "cannot tell"
     (lean,) = result.provenance[-1].settings["advice"]
     assert lean.startswith("Of 1 unclear image, 100.0%")
-    result.write(folder / "vqa" / "result.json")
-    (noted,) = lean_of_judge("painter", "gender", folder)
-    assert noted.endswith(lean)
-    assert lean_of_judge("painter", "age", folder) == []
-    assert lean_of_judge("another", "gender", folder) == []
     with pytest.raises(InvalidInputError, match="not asked about 'age', but about gender"):
         evaluate_vqa(folder / "labels.csv", judge=judge, attribute="age")
     (folder / "b.png").unlink()

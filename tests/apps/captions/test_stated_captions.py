@@ -1,21 +1,32 @@
 """Test `vldebias eval captions`: what captions state about labelled images, counted by hand."""
 
+import csv
 import json
+import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from apps.captions.people import describe_captions
-from apps.captions.reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
+from apps.captions.reading import (
+    NO_LABEL,
+    NOT_STATED,
+    SEVERAL,
+    UNCLEAR,
+    StatementReader,
+)
 from apps.captions.rows import KEPT, difference_interval
 from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
-from vldebias.errors import InvalidInputError
+from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.resampling import Interval
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
@@ -116,9 +127,10 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     assert gap is not None
     assert gap[0] == pytest.approx(-30 / 120)
     notes = result.provenance[0].settings["notes"]
-    assert notes[:2] == [
+    assert notes[:3] == [
         "The models are compared with a (no method).",
-        "Left out: 1 image not described by every model.",
+        "30 of 329 images have no label, such as '9'; left out.",
+        "Left out: 1 image not described by every model, such as '329'.",
     ]
     (conclusion,) = [c for c in result.conclusions() if c.task == "captions"]
     assert conclusion.verdict == "better, at a cost"  # fewer values are stated
@@ -302,7 +314,7 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([{"image": [], "caption": []}], {}, "no rows"),
         ([table(label=["blue"] * 11)], {}, "not understood: 11 labels of 11, such as 'blue'"),
         ([table(), table(image=[f"x{n}" for n in range(11)])], {}, "none is in all tables"),
-        ([table(label=["N/A"] + [""] * 10)], {}, None),
+        ([table(label=["N/A"] + ["unknown"] * 10)], {}, "none of 11 images has a label"),
         ([table(label=[""] * 11)], {}, "none of 11 images has a label"),
         ([table(image=["a"] * 11)], {}, "image 'a' has the labels 'male' and 'female'"),
         ([table(confidence=["high"] * 11)], {}, "confidence: expected finite .*, got 'high'"),
@@ -332,5 +344,209 @@ def test_the_command_writes_a_page_and_prints_the_shares(tmp_path: Path) -> None
     assert "What captions state about gender" in page
     assert "none stated" in page  # next to wrong values
     assert page.count('<th scope="row">all</th>') == 2  # clear and unclear images
-    assert "share of the value" in page
+    assert "any gender stated" in page
     assert Result.read(out / "result.json").rows
+
+
+FAILED = {
+    "image": "3.jpg",
+    "response": {"status_code": 429, "body": {"error": {"message": "Slow"}}},
+}
+DONE = {"image": "0.jpg", "response": {"status_code": 200, "body": CHAT["response"]["body"]}}
+
+
+@pytest.mark.parametrize(
+    "absent", [None, "", " ", "nan", float("nan"), pd.NA, "RateLimitError: Error code: 429 - slow"]
+)
+def test_a_caption_that_never_came_is_left_out_and_counted(absent: object) -> None:
+    captions = ["A man.", "A man.", absent, absent]
+    columns = {"image": ["a", "b", "c", "d"], "caption": captions, "label": ["female"] * 4}
+    for columns_or_frame in (columns, pd.DataFrame(columns)):
+        result = evaluate_captions(columns_or_frame)
+        row = result.row("captions", "said_wrong", "none", subset="female")
+        assert (row.value, row.n) == (1.0, {"images": 2})
+        assert "2 of 4 images have no caption, such as 'c'; left out." in advice(result)
+    with pytest.raises(InvalidInputError, match="none of 4 images has a caption, such as 'a'"):
+        evaluate_captions(columns | {"caption": [absent] * 4})
+
+
+def advice(result: Result) -> list[str]:
+    settings = result.provenance[0].settings
+    return [*settings.get("advice", []), *settings["notes"]]
+
+
+def test_a_failed_line_of_a_batch_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "batch.jsonl"
+    file.write_text("\n".join(map(json.dumps, (DONE, FAILED))))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("image,label\n0.jpg,female\n3.jpg,female")
+    result = evaluate_captions(file, references=labels)
+    assert values(result)["said_wrong female"] == 1
+    assert "1 of 2 images has no caption, such as '3'; left out." in advice(result)
+
+
+def test_refusals_are_answers_and_counted_by_group() -> None:
+    sorry = "I'm sorry, but I can't help with that."
+    captions = [sorry] * 3 + ["A man."] + ["A man."] * 4
+    labels = ["female"] * 4 + ["male"] * 4
+    result = evaluate_captions({"image": range(8), "caption": captions, "label": labels})
+    found = values(result)
+    assert found["refused female"] == found["said_none female"] == 0.75
+    assert found["refused male"] == 0
+    assert found["refused_gap"] == 0.75
+    low, high = result.row("captions", "refused_gap", "none").interval
+    assert -0.05 < low < 0.75 < high <= 1
+    assert advice(result)[2].startswith("Refused: 0.0%")
+    # A refusal that states a value is a description.
+    assert is_refusal(f"{sorry} It is a man.")
+    said = evaluate_captions(
+        {"image": [1], "caption": [f"{sorry} It is a man."], "label": ["male"]}
+    )
+    assert values(said)["said_right"] == 1
+    assert "refused" not in values(said)
+
+
+def test_the_list_of_refusals_is_short_and_finds_those_it_was_written_for() -> None:
+    assert len(REFUSALS) + len(UNDECIDED) <= 30
+    assert not is_refusal("I can't tell from this angle.")
+    with (Path(__file__).parent / "refusals.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    hits: dict[tuple[str, str], list[bool]] = {}
+    for row in rows:
+        hits.setdefault((row["part"], row["is_refusal"]), []).append(is_refusal(row["answer"]))
+    assert np.mean(hits["development", "yes"]) > 0.8
+    assert np.mean(hits["development", "no"]) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("label", "meaning"),
+    [
+        *((word, NO_LABEL) for word in ("N/A", "nan", "unknown", "None", "no face")),
+        *((word, UNCLEAR) for word in ("unclear", "Unsure", "ambiguous", "cannot tell")),
+    ],
+)
+def test_only_people_who_looked_make_an_image_unclear(label: str, meaning: str) -> None:
+    assert READER.meanings([label])[label] == meaning
+    columns = {"image": range(3), "caption": ["A man."] * 3, "label": ["male", "female", label]}
+    result = evaluate_captions(columns)
+    assert ("captions, unclear" in {row.task for row in result.rows}) == (meaning == UNCLEAR)
+    note = f"1 of 3 images has no label, such as '2' ({label}); left out."
+    assert (note in advice(result)) == (meaning == NO_LABEL)
+
+
+def test_images_without_a_partner_are_counted(tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("image,label\n" + "\n".join(f"{n}.png,male" for n in range(100, 130)))
+    images = [f"{n}.png" for n in range(100, 130)] + [f"val/{n}.png" for n in range(30)]
+    columns = {"image": images, "caption": ["A man."] * 60}
+    result = evaluate_captions(columns, references=labels)
+    assert "30 of 60 images have no label, such as 'val/0.png'; left out." in advice(result)
+    message = "none of 30 images has a label, such as 'val/0.png'; the references are .* '100.png'"
+    with pytest.raises(InvalidInputError, match=message):
+        evaluate_captions({"image": images[30:], "caption": ["A man."] * 30}, references=labels)
+
+
+def test_models_that_describe_different_images_lose_nobody_silently() -> None:
+    images = [1, 2, 3, 4, 3, 4, 5, 6]
+    columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
+    result = evaluate_captions(columns | {"label": ["male"] * 8})
+    assert "Left out: 4 images not described by every model, such as '1'." in advice(result)
+
+
+def test_one_image_twice_is_one_image_with_two_captions() -> None:
+    columns = {"image": ["a", "a", "b", "b"], "label": ["male"] * 4}
+    result = evaluate_captions(columns | {"caption": ["A man.", "He runs.", "A man.", "A woman."]})
+    assert values(result)["said_right"] == values(result)["said_several"] == 0.5
+    assert any(
+        text.startswith("2 images with several texts, such as 'a'") for text in advice(result)
+    )
+
+
+def test_an_echoed_question_is_doubted() -> None:
+    texts = ["USER: Is it a man or a woman? ASSISTANT: A man."] * 4
+    with pytest.warns(SuspectInputWarning, match=r"4 of 4 texts state several .* the question"):
+        evaluate_captions({"image": range(4), "caption": texts, "label": ["male"] * 4})
+
+
+class Polars:
+    """A frame that converts itself to pyarrow, as those of polars do."""
+
+    def __init__(self, columns: dict[str, list[object]]) -> None:
+        self.columns = columns
+
+    def to_arrow(self) -> pa.Table:
+        return pa.table(self.columns)
+
+
+@pytest.mark.parametrize("role", ["caption", "label", "noun", "image"])
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, ""])
+def test_tables_in_memory_are_read_as_files_are(role: str, missing: object, tmp_path: Path) -> None:
+    columns = table(2, noun=["surfer"] * 22)
+    columns[role] = [missing, *columns[role][1:]]
+    texts = {name: ["" if i == 0 and name == role else cell for i, cell in enumerate(cells)]
+             for name, cells in columns.items()}  # fmt: skip
+    pd.DataFrame(texts).to_csv(tmp_path / "t.csv", index=False)
+    expected = values(evaluate_captions(tmp_path / "t.csv"))
+    assert values(evaluate_captions(columns)) == expected
+    assert values(evaluate_captions(pd.DataFrame(columns))) == expected
+    assert values(evaluate_captions(pa.table(texts))) == expected
+    assert values(evaluate_captions(Polars(texts))) == expected  # type: ignore[arg-type]
+
+
+def test_cells_of_several_types_and_bytes_are_read_or_refused() -> None:
+    columns = {"image": [1, "b"], "caption": ["A man.", b"Eine Frau."], "label": ["F", "F"]}
+    assert values(evaluate_captions(columns))["said_right female"] == 0.5
+    with pytest.raises(InvalidInputError, match=r"expected text in UTF-8, got the bytes"):
+        evaluate_captions(columns | {"caption": [b"\xff\xfe", b"A man."]})
+    with pytest.raises(InvalidInputError, match=r"columns of the same length, got .*'label': 1"):
+        evaluate_captions(columns | {"label": ["F"]})
+
+
+def test_the_models_column_is_asked_for_if_the_key_may_be_it() -> None:
+    columns = table() | {"prediction": ["A man."] * 11}
+    with pytest.raises(InvalidInputError, match=r"any of \['caption', 'prediction'\]; choose"):
+        evaluate_captions(columns)
+    assert (
+        values(evaluate_captions(columns, columns={"caption": "prediction"}))["said_right male"]
+        == 1
+    )
+
+
+def test_reading_a_long_run_of_blanks_takes_linear_time() -> None:
+    def seconds(n: int) -> float:
+        start = time.process_time()
+        texts_of_cell('[""' + " " * n + "x")
+        return time.process_time() - start
+
+    # Quadratic time would be about a minute.
+    assert seconds(300_000) < 5
+
+
+def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    evaluate_captions(table(), out=out)
+    rows = list(csv.DictReader((out / "captions.csv").open(newline="")))
+    assert len(rows) == len(CASES)
+    by_image = {row["image"]: row for row in rows}
+    assert by_image["2"]["answer"] == "wrong"
+    assert (by_image["2"]["read as"], by_image["2"]["label"]) == ("female", "male")
+    assert [row["answer"] for row in rows[:3]] == ["wrong"] * 3
+    before = (out / "captions.csv").read_bytes()
+    evaluate_captions(table(), out=out)
+    assert (out / "captions.csv").read_bytes() == before
+    # A mark in the table, and one that the page saved.
+    (out / "captions.csv").write_text(
+        before.decode().replace("wrong,,table 1", "wrong,x,table 1", 1)
+    )
+    (out / "marks.csv").write_text('image,model,misread\n"6","table 1","x"\n')
+    for _ in range(2):
+        result = evaluate_captions(table(), out=out)
+        marked = {row["image"] for row in csv.DictReader((out / "captions.csv").open(newline=""))
+                  if row["misread"]}  # fmt: skip
+        assert marked == {"2", "6"}
+    sentence = advice(result)[1]
+    assert sentence.startswith("Without 2 images with a text marked as misread: Of 5 images")
+    assert "20.0%" in sentence  # one of five is still wrong
+    (examples,) = [p.settings["examples"] for p in result.provenance if p.settings["examples"]]
+    assert [row["misread"] for row in examples["rows"]] == [True, False, True]
+    assert [part for part, is_read in examples["rows"][1]["parts"] if is_read] == ["boy"]

@@ -1,10 +1,13 @@
 """Test `vldebias eval edits`: labels and skin before and after edits, counted by hand."""
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -96,27 +99,44 @@ def test_a_misspelt_label_is_reported() -> None:
         evaluate_edits(labelled(["female"] * 20, after))
 
 
-def naive_interval(values: Sequence[float], people: Sequence[str]) -> tuple[float, float, float]:
-    """Return the mean over people with Student's interval, person by person."""
+def naive_means(values: Sequence[float], people: Sequence[str]) -> list[float]:
+    """Return the mean of each person, person by person."""
     means = []
     for person in sorted(set(people)):
         mine = [value for value, other in zip(values, people, strict=True) if other == person]
         means.append(sum(mine) / len(mine))
+    return means
+
+
+def naive_interval(values: Sequence[float], people: Sequence[str]) -> tuple[float, float, float]:
+    """Return the mean over people with Student's interval."""
+    means = naive_means(values, people)
     mean = sum(means) / len(means)
     error = (sum((value - mean) ** 2 for value in means) / (len(means) - 1)) ** 0.5
     half = stats.t.ppf(0.975, len(means) - 1) * error / len(means) ** 0.5
     return mean, max(mean - half, 0.0), min(mean + half, 1.0)
 
 
+def naive_wilson(values: Sequence[float], people: Sequence[str]) -> tuple[float, float, float]:
+    """Solve (mean - p)^2 = t^2 p (1 - p) / n for p, with the effective number of edits n."""
+    means = naive_means(values, people)
+    mean = sum(means) / len(means)
+    variance = sum((value - mean) ** 2 for value in means) / (len(means) - 1) / len(means)
+    n = min(mean * (1 - mean) / variance, len(values))
+    t = stats.t.ppf(0.975, len(means) - 1)
+    low, high = sorted(np.roots([1 + t * t / n, -2 * mean - t * t / n, mean * mean]).real)
+    return mean, low, high
+
+
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 24), st.booleans()), min_size=30, max_size=80))
 def test_intervals_are_those_of_a_naive_twin(rows: list[tuple[int, bool]]) -> None:
     rows += [(person, person % 2 == 0) for person in range(25)]
-    people = [f"person {person}" for person, _ in rows]
+    people = [f"person {person:02}" for person, _ in rows]
     table = labelled(["female"] * len(rows), ["male" if hit else "female" for _, hit in rows])
     result = evaluate_edits(table | {"person": people})
     row = result.row("labels", "label_changed", "none")
-    expected = naive_interval([float(hit) for _, hit in rows], people)
+    expected = naive_wilson([float(hit) for _, hit in rows], people)
     assert (row.value, *row.interval) == pytest.approx(expected)
     assert row.n == {"people": 25, "pairs": len(rows)}
 
@@ -127,7 +147,8 @@ def test_a_person_with_many_edits_counts_once() -> None:
     many = {name: [*cells, *cells[:1] * 19] for name, cells in few.items()}
     once = evaluate_edits(few).row("labels", "label_changed", "none")
     repeated = evaluate_edits(many).row("labels", "label_changed", "none")
-    assert (repeated.value, repeated.interval) == (once.value, once.interval)
+    assert repeated.value == once.value
+    assert repeated.interval == pytest.approx(once.interval)
     assert repeated.n == {"people": 20, "pairs": 39}
 
 
@@ -249,11 +270,14 @@ def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
     assert slope.interval[0] > 0
     (provenance,) = result.provenance
     advice = provenance.settings["advice"]
-    assert advice[0].startswith("Skin is lighter by more than 2 L* in 67%")
+    assert advice[0].startswith("Skin: lighter by ")
+    assert "beyond the light of the whole image" in advice[0]
+    assert advice[0].endswith("60 of 60 pairs could be measured.")
     assert advice[1].startswith(
         "Relative to the background, skin is lighter by more than 2 L* in 33%"
     )
-    assert "The change differs by +" in advice[2]
+    assert advice[2].startswith("With the light, skin is lighter by more than 2 L* in 67%")
+    assert "The change differs by +" in advice[3]
     assert "neither race nor pigment" in provenance.description
 
 
@@ -288,23 +312,23 @@ def test_doubtful_pairs_are_left_out_and_counted(folder: Path, tmp_path: Path) -
     table["after_points"] = ["", *table["after_points"][1:]]
     result = evaluate_edits(table)
     assert result.row("skin", "lighter", "none").n == {"people": 18, "pairs": 18}
-    notes = result.provenance[0].settings["notes"]
-    assert "Left out: 1 pair (no face after)." in notes
-    assert "Left out: 1 pair (hardly any colour)." in notes
+    first, left_out, *_ = result.provenance[0].settings["advice"]
+    assert first.endswith("18 of 20 pairs could be measured.")
+    assert left_out == "Left out: 2 pairs (no face after 1, hardly any colour 1)."
 
 
-def test_the_command_writes_a_page_with_three_strips(folder: Path, tmp_path: Path) -> None:
+def test_the_command_writes_a_page_with_strips(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = CliRunner().invoke(app, ["eval", "edits", str(folder / "edits.csv"), "--out", str(out)])
     assert run.exit_code == 0, run.output
     page = (out / "index.html").read_text()
-    places = [
-        page.index(caption) for caption in ("Most lightened", "In the middle", "Most darkened")
-    ]
+    captions = ("Most lightened people", "People in the middle")
+    places = [page.index(f"{caption}, relative to the background") for caption in captions]
     assert places == sorted(places)
+    assert "Most darkened" not in page  # nobody is
     for caption in ("by group", "by instruction"):
         assert f"Lightness of skin, {caption}" in page
-    assert page.count('class="face"') == 3 * 2 * 6
+    assert page.count('class="face"') == 2 * 2 * 6
     assert json.loads((out / "result.json").read_text())["name"] == "edits"
     assert "relative_lighter" in (out / "index.csv").read_text()
     for limit, status in (("0.5", 0), ("0.1", 1)):
@@ -327,10 +351,10 @@ def test_without_relative_changes_the_gate_checks_the_raw_share(folder: Path) ->
     result = evaluate_edits(table | {"after": crops})
     assert not [row for row in result.rows if row.metric.startswith("relative")]
     assert check_limits(result, {"lighter": 0.1}).status == 1
-    assert (
-        "No background to compare: 20 pairs, not in relative changes."
-        in (result.provenance[0].settings["notes"])
-    )
+    first, left_out, *_ = result.provenance[0].settings["advice"]
+    assert "beyond the light" not in first
+    assert first.endswith("20 of 20 pairs could be measured.")
+    assert left_out.startswith("20 pairs without a background to compare")
 
 
 def test_a_judge_labels_both_images_and_its_own_changes_are_the_floor(folder: Path) -> None:
@@ -390,8 +414,8 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"before": ["a.png"] * 19 + [""]}, "expected a column 'before'"),
-        ({"after": None}, "expected a column 'after' with the path of an image"),
+        ({"before": [""] * 20}, "no edit has an image before and after"),
+        ({"after": None}, "expected a column 'after' with an image, or its path"),
         ({"before_label": ["unclear"] * 20}, "got none that is known"),
         ({"after_label": None}, r"expected a column 'after_label' as well.*--column after_label="),
         ({"before_points": [POINTS] * 20}, "expected a column 'after_points' as well"),
@@ -419,3 +443,114 @@ def test_points_must_be_ten_numbers_and_roles_are_known(folder: Path) -> None:
         evaluate_edits(table, columns={"persn": "id"})
     with pytest.raises(InvalidInputError, match="there is no column 'id' for 'person'"):
         evaluate_edits(table, columns={"person": "id"})
+
+
+SKINS = [(170 - 3 * n, 125 - 3 * n, 100 - 3 * n) for n in range(21)]
+
+
+def content(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("original_image", "edited_image", "edit_prompt"),
+        ("source_img", "target_img", "instruction"),
+        ("input_image", "edited_image", "edit_prompt"),
+    ],
+)
+def test_published_parquet_files_are_read(
+    before: str, after: str, text: str, tmp_path: Path
+) -> None:
+    rows = []
+    for n, skin in enumerate(SKINS):
+        cells = {before: face(skin), after: face(skin, 1.2)}
+        row = {name: {"bytes": content(image), "path": None} for name, image in cells.items()}
+        rows.append({**row, text: "brighter", "points": POINTS})
+        if n == 3:
+            rows[-1][after] = None
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "edits.parquet")
+    found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
+    result = evaluate_edits(tmp_path / "edits.parquet", faces=lambda image: found)
+    row = result.row("skin", "lighter", "none", subset="instruction: brighter")
+    assert (row.value, row.n) == (1, {"people": 20, "pairs": 20})
+    settings = result.provenance[0].settings
+    assert any(
+        text.startswith("1 of 21 edits has no image before or after") for text in settings["advice"]
+    )
+
+
+def test_sessions_of_turns_are_read_with_their_folders(tmp_path: Path) -> None:
+    sessions = {}
+    for n, skin in enumerate(SKINS):
+        place = tmp_path / "images" / str(n)
+        place.mkdir(parents=True)
+        face(skin).save(place / f"{n}-input.png")
+        face(skin, 1.2).save(place / f"{n}-output1.png")
+        turn = {"input": f"{n}-input.png", "output": f"{n}-output1.png", "instruction": "brighter"}
+        sessions[str(n)] = [turn, {**turn, "instruction": "brighter still"}]
+    turns = [turn for session in sessions.values() for turn in session]
+    (tmp_path / "edit_sessions.json").write_text(json.dumps(sessions))
+    (tmp_path / "edit_turns.json").write_text(json.dumps(turns))
+    found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
+    for name in ("edit_sessions.json", "edit_turns.json"):
+        result = evaluate_edits(tmp_path / name, faces=lambda image: found)
+        assert result.row("skin", "lighter", "none").n == {"people": 21, "pairs": 42}
+
+
+def test_a_missing_image_is_named(tmp_path: Path) -> None:
+    table = {"before": [f"imgs/{n}.png" for n in range(20)], "after": ["e.png"] * 20}
+    with pytest.raises(InvalidInputError, match=r"imgs/0\.png: expected an image"):
+        evaluate_edits(table)
+    labels = labelled(["female"] * 20, ["male"] * 20)
+    (note,) = evaluate_edits(labels).provenance[0].settings["notes"]
+    assert note == "Skin was not measured: there is no image person 0.png."
+
+
+def test_groups_without_a_name_and_named_none_stay_two_groups() -> None:
+    table = labelled(["female"] * 20, ["male"] * 10 + ["female"] * 10)
+    result = evaluate_edits(table | {"group": ["", "none"] * 10})
+    found = {row.subset: row.n["pairs"] for row in result.rows if row.task == "labels"}
+    assert found == {"": 20, "group: (empty)": 10, "group: none": 10}
+
+
+@pytest.mark.parametrize(
+    ("people", "each", "rate", "spread"), [(100, 1, 0.05, 0), (20, 10, 0.02, 2), (40, 5, 0.3, 2)]
+)
+def test_the_interval_over_people_contains_rare_shares(
+    people: int, each: int, rate: float, spread: int
+) -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        rates = np.full(people, rate)
+        if spread:
+            rates = rng.beta(rate * spread, (1 - rate) * spread, people)
+        means = rng.binomial(each, rates) / each
+        _, low, high = interval_over_people(means, is_share=True, n_edits=people * each)
+        hits += low <= rate <= high
+    assert hits / 400 > 0.91
+
+
+def test_an_interrupted_run_shows_the_pairs_that_were_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
+    calls = 0
+
+    def faces(image: Image.Image) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 60:
+            raise KeyboardInterrupt
+        return found
+
+    with pytest.warns(match="interrupted: .* of 60 pairs were measured"):
+        result = evaluate_edits(folder / "edits.csv", faces=faces, out=tmp_path)
+    assert 20 < result.row("skin", "lighter", "none").n["pairs"] < 60
+    calls = 50
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_edits(folder / "edits.csv", faces=faces, out=tmp_path)

@@ -107,6 +107,49 @@ def test_an_image_is_no_lighter_than_itself_or_its_mirror_image() -> None:
     assert change(face(side=0.2), face(side=0.75)).doubts == ["light from one side"]
 
 
+def vignette(image: Image.Image, depth: float) -> Image.Image:
+    """Darken the corners by a share."""
+    y, x = np.mgrid[-1 : 1 : image.height * 1j, -1 : 1 : image.width * 1j]
+    pixels = np.asarray(image) * (1 - depth * (x**2 + y**2) / 2)[..., None]
+    return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+@pytest.mark.parametrize("depth", [0.25, 0.5])
+def test_a_vignette_is_no_change_of_the_person(depth: float) -> None:
+    def small(skin: tuple[int, int, int]) -> Image.Image:
+        canvas = face(at=(5000, 0))  # the wall alone
+        canvas.paste(face(skin, size=200), (60, 120))
+        return canvas
+
+    points = POINTS * 200 / 512 + np.array([60, 120])
+
+    def relative(after: Image.Image) -> float:
+        return same_face((small(SKIN), after), (points, points)).relative
+
+    lighter = (165, 118, 92)
+    known = relative(small(lighter))
+    assert known > 4
+    assert relative(vignette(small(SKIN), depth)) == pytest.approx(0, abs=1)
+    assert relative(vignette(small(lighter), depth)) == pytest.approx(known, abs=1)
+    # The background became darker by more than what counts as a change.
+    changed = [
+        lab_of(np.asarray(image))[..., 0] for image in (small(SKIN), vignette(small(SKIN), depth))
+    ]
+    assert np.median(changed[1] - changed[0]) < -2
+
+
+def test_a_vignette_far_from_all_background_leaves_no_relative_change() -> None:
+    # Only the top corners show the wall in the lightness of the skin.
+    y, x = np.mgrid[:512, :512]
+    pixels = np.asarray(face()).copy()
+    is_corner = (y < 110) & (abs(x - 256) > 150)
+    is_face = ((x - 256) / 62) ** 2 + ((y - 200) / 80) ** 2 < 1
+    pixels[~is_corner & ~is_face] = 235
+    framed = Image.fromarray(pixels)
+    assert change(framed, framed).relative == 0
+    assert np.isnan(change(framed, vignette(framed, 0.4)).relative)
+
+
 def test_another_background_has_no_relative_change() -> None:
     found = change(face(), face((165, 118, 92), ground=1))
     assert found.change > 4

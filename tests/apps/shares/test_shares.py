@@ -443,3 +443,9 @@ def test_prompts_with_one_image_are_reported(recwarn):
     (together,) = measure(columns | {"text": ["nurse"] * 40}, method=None, baseline="none")
     assert by_name(together)["discrepancy", "none", ""].value == pytest.approx(0)
     assert not recwarn
+
+
+def test_images_without_a_label_by_people_are_counted() -> None:
+    columns = table() | {"people": [""] * 80 + ["male"] * 200 + ["female"] * 200}
+    notes = measure(columns, people="people")[0].provenance.settings["notes"]
+    assert "80 of 480 images have no label by people, such as that in row 1." in notes

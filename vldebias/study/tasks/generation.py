@@ -428,13 +428,6 @@ class GenerationTask(Task):
             description=ABOUT,
             settings=self.settings({**measured, "judge": judge, "values": values}),
         )
-        # Images are in <out>/images/<task>. Results about the judge may be in <out> as well.
-        out = generated.folder.absolute().parent.parent
-        notes: list[str] = []
-        for describe in programs.hooks("judge measured"):
-            notes += describe(judge, attribute, out)
-        if notes:
-            result.provenance.settings["notes"] = notes
         judged = list(values.values())
         variants = self.resolved_variants
         for name, facts in result.provenance.methods.items():

@@ -1,0 +1,151 @@
+"""Write how each text was read as a table, and show wrong values with their images on the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.errors import need
+from vldebias.measure.rows import Strip
+from vldebias.report.strip import write_strip
+from vldebias.utils.files import spreadsheet_csv, write_atomically
+from vldebias.utils.pictures import decode
+
+from .rows import ANSWERS, AnswerRows
+
+if TYPE_CHECKING:
+    from .table import Table
+
+MOST = 20  # maximum number of wrong values on the page
+MARKS = "marks.csv"  # what the page saves
+_CELL = (192, 192)
+Texts = Mapping[str, Mapping[str, Sequence[str]]]  # model -> image -> its texts
+
+
+class Examples:
+    """Write the table of what was read, and read which of its rows people marked as misread.
+
+    Args:
+        kind: what is read, "captions" or "answers", after which the files are named.
+        tables: the tables, whose folders contain the images.
+        references: table of the references, whose folder may contain them, too.
+        out: folder for the files, or None to write nothing.
+
+    Attributes:
+        misread: images with a text that people marked as misread, and the model of that text.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        tables: Sequence[Table],
+        references: str | Path | None,
+        out: str | Path | None,
+    ) -> None:
+        self.kind = kind
+        self.out = None if out is None else Path(out)
+        files = [*tables, *([] if references is None else [references])]
+        folders = [Path(file).parent for file in files if isinstance(file, (str, Path))]
+        self.folders = list(dict.fromkeys([*folders, Path()]))
+        self.misread: set[tuple[str, str]] = set()
+        for name in (f"{kind}.csv", MARKS) if self.out is not None else ():
+            file = Path(out or ".") / name
+            if file.is_file():
+                self.misread |= _marked_rows(file)
+
+    def write(
+        self,
+        answers: AnswerRows,
+        models: Sequence[str],
+        images: Sequence[str],
+        texts: Texts,
+        files: Mapping[str, Sequence[str]],
+        stated_value: Callable[[Sequence[str]], str],
+    ) -> dict[str, Any]:
+        """Write the table and the images, and return the setting with the wrong values.
+
+        Args:
+            answers: what the models state.
+            models: name of each model, in the order of `answers`.
+            images: the images (n,).
+            texts: what the models say about each image.
+            files: image -> paths under which it may be found.
+            stated_value: function that returns the stated value of texts.
+        """
+        if self.out is None:
+            return {}
+        everything = answers.clear | ~answers.clear
+        hits = {answer: answers.hits(answer, everything) for answer in ANSWERS}
+        rows = []
+        for n, image in enumerate(images):
+            label = str(answers.labels[n])
+            for method, model in zip(answers.answers, models, strict=True):
+                outcome = next(answer for answer in ANSWERS if hits[answer][method][n])
+                said = " | ".join(texts[method][image])
+                mark = "x" if (model, image) in self.misread else ""
+                cells = (image, said, str(answers.answers[method][n]), label)
+                rows.append((*cells, outcome if label in answers.values else "", mark, model))
+        listed = {(row[-1], row[0]) for row in rows}
+        # Marks of other images stay, for example if the table was shortened.
+        for model, image in sorted(self.misread - listed):
+            rows.append((image, "", "", "", "", "x", model))
+        rows.sort(key=lambda row: row[4] != "wrong")
+        text = {"captions": "caption", "answers": "reply"}[self.kind]
+        heads = ("image", text, "read as", "label", "answer", "misread", "model")
+        frame = need("pandas").DataFrame(rows, columns=list(heads))
+        write_atomically(self.out / f"{self.kind}.csv", spreadsheet_csv(frame))
+        wrong = [row for row in rows if row[4] == "wrong"]
+        shown: list[dict[str, Any]] = []
+        pictures = []
+        for image, said, value, label, _, mark, model in wrong[:MOST]:
+            parts = _marked_words(said, value, stated_value)
+            pictures.append(self._picture(files.get(image, [image])))
+            shown.append({"image": image, "model": model, "label": label, "value": value})
+            shown[-1] |= {"parts": parts, "misread": bool(mark)}
+        sheet = self.out / f"{self.kind}-examples.png"
+        if any(picture is not None for picture in pictures):
+            blank = need("PIL.Image").new("RGB", _CELL, "#888888")
+            squares = [picture or blank for picture in pictures]
+            strip = Strip("", [row["image"] for row in shown], [("", squares)])
+            write_strip(strip, sheet, {"run": answers.result.provenance.task})
+        else:
+            sheet.unlink(missing_ok=True)
+        about = {"kind": self.kind, "wrong": len(wrong), "several": len(models) > 1}
+        return {"examples": {**about, "rows": shown}}
+
+    def _picture(self, names: Sequence[str]) -> Any:
+        """Return an image that fits into a cell, or None if there is no such file."""
+        for folder in self.folders:
+            for name in names:
+                file = folder / name
+                try:
+                    if file.is_file():
+                        return need("PIL.ImageOps").pad(decode(file), _CELL, color="white")
+                except (OSError, ValueError):
+                    continue  # not an image, or no name of a file
+        return None
+
+
+def _marked_rows(file: Path) -> set[tuple[str, str]]:
+    """Return the model and image of each row that is marked as misread."""
+    table = read_table(file)
+    names = ("model", "image", "misread")
+    columns = [as_texts(column_of(table, name, file), str(file)) for name in names]
+    return {(model, image) for model, image, mark in zip(*columns, strict=True) if mark.strip()}
+
+
+def _marked_words(
+    said: str, value: str, stated_value: Callable[[Sequence[str]], str]
+) -> list[tuple[str, bool]]:
+    """Return the parts of a text, and whether each is a word from which a value was read."""
+    parts = re.split(r"(\W+)", said)
+    is_read = [bool(part) and stated_value([part]) == value for part in parts]
+    if not any(is_read):
+        # No word states the value alone: mark those without which it is not stated.
+        for n, part in enumerate(parts):
+            rest = "".join([*parts[:n], *parts[n + 1 :]])
+            is_read[n] = part.isalnum() and stated_value([rest]) != value
+    return list(zip(parts, is_read, strict=True))

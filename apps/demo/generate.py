@@ -30,7 +30,7 @@ ALPHA, LEAST = 0.05, 12  # significance level, and minimum number of pairs
 LOST = 0.75  # minimum share of subjects that must still be recognised; below it, the line turns red
 # Images per call for the miniature, and for other pipelines, whose memory use is unknown.
 AT_ONCE = {True: 8, False: 1}
-NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
+EMPTY_SCENES = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 
 
@@ -379,7 +379,7 @@ class Reader:
             value: tuple(fill("a photo of a {value} person", value=word) for word in words)
             for value, words in prompt_set.attributes.items()
         }
-        judge = ClipJudge(prompts={prompt_set.name: texts_of_value}, reject=NO_PERSON)
+        judge = ClipJudge(prompts={prompt_set.name: texts_of_value}, reject=EMPTY_SCENES)
         return cls(judge.on(engine.clip()), prompt_set.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:

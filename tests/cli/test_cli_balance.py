@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import balance_prompts
 from vldebias.wording.prompt_file import read_prompts
 
-PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic", "two doctors"]
+PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
 BALANCE = ("prompts", "balance")
 
 

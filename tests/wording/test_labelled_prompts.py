@@ -3,9 +3,9 @@
 The labels were written before the rules ran on the prompts. The rules were corrected on all of
 these sets, so the rates do not estimate the accuracy on other prompts, but they must not get worse.
 
-A line either has the texts that are right for women and for men ("female", "male"), or a "label"
-(or "kind"): "open" (a value is inserted), "fixed", "stated", "named", "none" (unchanged), "not
-plain" (unchanged, or mixed), or "syntax" and "mixed" (one of "expected" or "ok").
+A line has the texts that are right for women and for men ("female", "male"), or a "label"
+(or "kind"): "open" (a value is inserted), "fixed", "stated", "named", "none" (unchanged), "group"
+(unchanged, or mixed), or "syntax" and "mixed" (one of "expected" or "ok").
 """
 
 import json

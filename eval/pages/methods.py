@@ -11,7 +11,7 @@ from vldebias.report.result import Result
 
 # The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {
-    "max_skew": {"default+reference": "the default with `reference=`"},
+    "max_skew": {},
     "worst_group": {"difference": "the default"},
 }
 # The result and task of each data set for zero-shot classification.
@@ -26,8 +26,8 @@ LISTED = {
     "cali",
     "cali+equalise",
     "dat",
-    "default+reference",
     "difference",
+    "difference+equalise",
     "none",
     "orth",
     "orth-cali",
@@ -107,8 +107,8 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        # Without labels, the default with images is `difference` here.
-        if facts.fact(method, "name") not in LISTED - {"default+reference"}:
+        # `difference+equalise` is fitted for searches.
+        if facts.fact(method, "name") not in LISTED - {"difference+equalise"}:
             continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
@@ -139,7 +139,7 @@ def few() -> str:
             row
             for row in result.rows
             if row.metric == "max_skew@50"
-            and names.get(row.method) in ("none", "difference+equalise", "default+reference")
+            and names.get(row.method) in ("none", "difference+equalise")
         ),
         {"MaxSkew@50 of 51 professions": lambda row: f"`{names[row.method]}`"},
         dict(zip(tasks, tasks, strict=True)),

@@ -252,7 +252,7 @@ def of_search() -> str:
         for row in read("rivals_real").rows
         if row.task == "celeba professions"
     }
-    default, other = (DECLARED[name].title for name in ("default+reference", "cali+equalise"))
+    default, other = (DECLARED[name].title for name in ("difference+equalise", "cali+equalise"))
     skew, hits = "max_skew@50", "retained@50"
     assert 0.6 < 1 - value[skew, default] / value[skew, "none"] < 0.7
     assert value[hits, default] > value[hits, "none"]

@@ -112,7 +112,7 @@ def test_prompts_that_state_a_value_are_left_unchanged_with_the_reason() -> None
     ("prompt", "woman", "man"),
     [
         ("一位医生在走廊里", "一位女医生在走廊里", "一位男医生在走廊里"),
-        ("Ein müder Arzt", "Eine müde Ärztin", "Ein müder männlicher Arzt"),
+        ("Ein Arzt im Flur", "Eine Ärztin im Flur", "Ein männlicher Arzt im Flur"),
     ],
 )
 def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: str) -> None:

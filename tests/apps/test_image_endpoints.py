@@ -336,7 +336,7 @@ def test_what_was_removed_is_not_passed_on_with_other_requests_either() -> None:
     ("prompt", "woman", "man"),
     [
         ("一位医生在走廊里", "一位女医生在走廊里", "一位男医生在走廊里"),
-        ("Ein müder Arzt", "Eine müde Ärztin", "Ein müder männlicher Arzt"),
+        ("Ein Arzt im Flur", "Eine Ärztin im Flur", "Ein männlicher Arzt im Flur"),
     ],
 )
 def test_prompts_in_other_languages_are_balanced(

@@ -233,12 +233,12 @@ def test_values_are_sampled_as_for_balanced_prompts(
 @pytest.mark.parametrize(
     ("prompt", "reason"),
     [
-        ("A photo of a doctor and a farmer.", "several people"),
-        ("A photo of a male doctor and a farmer.", "several people"),
-        ("A photo of a woman and a doctor.", "several people"),
-        ("A photo of two doctors and a nurse.", "several people"),
+        ("A photo of a doctor and a farmer.", "not plain"),
+        ("A photo of a male doctor and a farmer.", "not plain"),
+        ("A photo of a woman and a doctor.", "not plain"),
+        ("A photo of two doctors and a nurse.", "not plain"),
         ("A photo of a woman and a man.", "stated"),
-        ("A photo of two doctors.", "group"),
+        ("A photo of two doctors.", "not plain"),
     ],
 )
 def test_a_prompt_about_several_people_is_left_unchanged_and_recorded_as_such(

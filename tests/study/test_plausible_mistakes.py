@@ -108,6 +108,9 @@ def gr(**labels: Any) -> Any:
     return ev(images=world().birds, attribute="waterbirds", labels=columns, task="groups", **names)
 
 
+EQUALISED = "difference+equalise"
+
+
 def fit(**options: Any) -> Any:
     w = world()
     edits = fit_projections(
@@ -414,19 +417,19 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("evaluate after an attachment", lambda: (attached(str), ev())),
     (
         "reference of texts",
-        lambda: fit(reference=world().embed(list(GENDER.classes))),
+        lambda: fit(reference=world().embed(list(GENDER.classes)), method=EQUALISED),
         WARNED,
-        "the images would give different directions",
+        "of the reference images would give different directions",
     ),
     (
         "reference of noise",
-        lambda: fit(reference=randn(300, world().dim)),
+        lambda: fit(reference=randn(300, world().dim), method=EQUALISED),
         WARNED,
         "look unaligned",
     ),
     (
         "reference of another width",
-        lambda: fit(reference=randn(300, world().dim + 1)),
+        lambda: fit(reference=randn(300, world().dim + 1), method=EQUALISED),
         REFUSED,
         "have width 257",
     ),

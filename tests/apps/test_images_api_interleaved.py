@@ -11,6 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from vldebias import ProxyLimits, images_proxy
 
 __all__ = ["edit_folder"]  # a fixture
 
-CLIENTS = 100
+CLIENTS = 200
 LIMITS = ProxyLimits(
-    requests=24, parallel=3, bodies=60 * 65_536, answer=20_000, images=4, retries=1, connections=1
+    requests=100, parallel=3, bodies=150 * 65_536, answer=20_000, images=4, retries=1, connections=1
 )
 JOBS = ("doctor", "nurse", "pilot", "chef")
 
@@ -108,6 +109,9 @@ class Upstream(httpx2.AsyncBaseTransport):
         self.open.add(body)
         return httpx2.Response(status, stream=body)
 
+    async def aclose(self) -> None:
+        await self.scheduler.step()  # as closing a TLS connection takes a moment
+
 
 Sent = list[dict[str, Any]]
 
@@ -170,12 +174,13 @@ async def run_clients(
     seed: int,
     edit: Path | None,
     kinds: tuple[Callable[[int, random.Random], tuple[str, list[bytes]]], ...],
+    limits: ProxyLimits = LIMITS,
 ) -> Counter[int]:
     """Run all clients at once, and return how often each status occurred."""
     scheduler = Scheduler(seed)
     upstream = Upstream(scheduler)
     app = images_proxy(
-        "http://there/v1", "gender", limits=LIMITS, transport=upstream, edit=edit, seed=0
+        "http://there/v1", "gender", limits=limits, transport=upstream, edit=edit, seed=0
     )
     service = app.router.default
     choose = random.Random(seed)
@@ -186,7 +191,7 @@ async def run_clients(
         path, pieces = choose.choice(kinds)(number, choose)
         sizes.append(sum(map(len, pieces)))
         leaving.append(choose.random() < 0.1)
-        request = call(app, scheduler, f"client-{number:02}", path, pieces, leaving[-1])
+        request = call(app, scheduler, f"client-{number:03}", path, pieces, leaving[-1])
         tasks.append(asyncio.create_task(request))
     await scheduler.run(tasks)
     statuses: Counter[int] = Counter()
@@ -194,7 +199,7 @@ async def run_clients(
         start, *rest = task.result()
         content = b"".join(message.get("body", b"") for message in rest)
         statuses[start["status"]] += 1
-        names = {f"client-{other:02}" for other in range(CLIENTS) if other != number}
+        names = {f"client-{other:03}" for other in range(CLIENTS) if other != number}
         assert not any(name.encode() in content for name in names)
         if start["status"] == 200 and b'"client"' in content and b'"data"' not in content:
             assert json.loads(content)["body"] == sizes[number], "the whole body was forwarded"
@@ -206,12 +211,12 @@ async def run_clients(
     return statuses
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_clients_in_any_order_get_their_own_answer_and_never_status_500(seed: int) -> None:
     statuses = asyncio.run(run_clients(seed, None, (image_request, other_request)))
     # 499: the client left; 404: the upstream server's error; 503: too many at once.
     assert set(statuses) <= {200, 404, 499, 503}
-    assert statuses[200] >= 5
+    assert statuses[200] >= 20
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -220,5 +225,6 @@ def test_queries_for_more_models_than_are_remembered_are_all_edited(
 ) -> None:
     embeddings = import_module("apps.images_api.embeddings")
     monkeypatch.setattr(embeddings, "_MOST_MODELS", 1)
-    statuses = asyncio.run(run_clients(seed, edit_folder, (query_request,)))
+    limits = replace(LIMITS, answer=100_000_000, bodies=100_000_000)
+    statuses = asyncio.run(run_clients(seed, edit_folder, (query_request,), limits))
     assert set(statuses) <= {200, 499}

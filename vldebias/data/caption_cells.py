@@ -19,6 +19,7 @@ _NO_WORDS = {
     "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
     "file names": re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.IGNORECASE),
 }
+_QUOTES = ('"', "'")
 _MOST_NO_WORDS = 0.5  # maximum allowed share of captions that are numbers or file names
 
 
@@ -71,13 +72,16 @@ def texts_of_list(cell: object) -> list[str] | None:
     >>> texts_of_list("['a nurse', 'a man']"), texts_of_list('["a nurse"]'), texts_of_list("[sic]")
     (['a nurse', 'a man'], ['a nurse'], None)
     """
-    if not isinstance(cell, str) or not re.fullmatch(
-        r"""\s*\[\s*["'].*["']\s*,?\s*\]\s*""", cell, re.DOTALL
-    ):
+    if not isinstance(cell, str):
+        return None
+    text = cell.strip()
+    items = text[1:-1].strip().removesuffix(",").rstrip()
+    is_list = text.startswith("[") and text.endswith("]") and len(items) > 1
+    if not (is_list and items[0] in _QUOTES and items[-1] in _QUOTES):
         return None
     for read in (json.loads, ast.literal_eval):
         try:
-            texts = read(cell.strip())
+            texts = read(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(texts, list) and all(isinstance(text, str) for text in texts):

@@ -516,14 +516,12 @@ def evaluation_without_labels() -> None:
         vldebias.evaluate(model, features, labels=labels, k=5, **options)
 
 
-def probabilities_that_are_missing() -> None:
+def method_that_was_removed() -> None:
     scores, labels = [0.9, 0.8, 0.7], ["a", "b", "a"]
     try:
         vldebias.rerank(scores, 2, labels=labels, method="expected")
     finally:
         vldebias.rerank(scores, 2, labels=labels, method="quota")
-        probabilities = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]
-        vldebias.rerank(scores, 2, probabilities=probabilities, method="expected")
 
 
 def lists_in_place_of_labels() -> None:
@@ -577,7 +575,7 @@ def test_ids_without_a_label_are_counted_once() -> None:
         (query_edit_of_a_model, r"attach to it with vldebias\.debias\(model, attribute\)"),
         (model_without_its_tokenizer, r"pass tokenizer=open_clip\.get_tokenizer"),
         (evaluation_without_labels, r"pass labels="),
-        (probabilities_that_are_missing, r"pass probabilities=.*or use method='quota'"),
+        (method_that_was_removed, "did you mean 'quota'"),
         (lists_in_place_of_labels, r"got the list \['a', 'x'\].*mapping from column to labels"),
         (labels_by_other_ids, r"no id has a label; expected keys such as 1, got '1'"),
         (projection_before_it_is_fitted, r"call \.fit\(pairs, spurious\) first"),

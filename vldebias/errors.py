@@ -260,6 +260,7 @@ RENAMED = {
     "groups": ("people", "variants"),
     "top": ("fraction",),
     "learning_rate": ("lr",),
+    "expected": ("quota",),
     "inspect": ("text_diagnostics",),
     "debiased_contrastive": ("debiased",),
     "hard_negative_contrastive": ("hard_negative",),
@@ -286,6 +287,14 @@ REMOVED = {
     "--original-column": _BALANCE_FIRST,
     "vldebias_original": _BALANCE_FIRST,
     "x-vldebias-original": _BALANCE_FIRST,
+    "IndexGroups.calibrated": (
+        "labels by hand do not change the order; pass them as checked= to `search` or `rerank`, and"
+        " the report estimates the true shares"
+    ),
+    "IndexGroups.within.shares": (
+        "a search takes the shares of its labels; to request known shares of labelled results, use"
+        " vldebias.rerank(scores, labels=labels, shares=shares)"
+    ),
 }
 
 # Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.
@@ -335,7 +344,7 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
             if name not in known:
-                hint = REMOVED.get(name)
+                hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
                 if hint is None:
                     hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
                 raise TypeError(

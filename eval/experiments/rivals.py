@@ -58,7 +58,7 @@ NAMED = (
     "orth-cali",
     "cali",
     "cali+equalise",
-    "default+reference",
+    "difference+equalise",
     "roboshot",
     "spd",
     "sfid",
@@ -288,7 +288,7 @@ def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = ("difference+equalise", "default+reference")
+UNLABELLED = ("difference+equalise",)
 
 
 def few(_: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:

@@ -252,36 +252,68 @@ def reranked() -> str:
     return table(*lines, note=note)
 
 
-# The rows of the table: the index and, if groups come from `within`, another method.
-SEARCH, WITHIN = "queries.search", "queries.search, within"
-INDEXES = (
-    ("portraits, women 50%, scenes 0%", SEARCH),
-    ("portraits, women 20%, scenes 0%", SEARCH),
-    ("snapshots, women 24%, scenes 0%", SEARCH),
-    ("filter: faces, women 10%", SEARCH),
-    ("filter: faces, women 10%", WITHIN),
-    ("faces, age", SEARCH),
-    ("faces, race", SEARCH),
-)
+# The kinds of indexes in the table, with the methods that are shown for them.
+SEARCH, WITHIN, COLLECTION = "queries.search", "queries.search, within", "rerank"
+KINDS = {
+    "index": (SEARCH,),
+    "filter": (SEARCH, WITHIN),
+    "rare": (SEARCH,),
+    "collection": (COLLECTION,),
+    "other": (SEARCH, COLLECTION),
+}
 
 
 def searched() -> str:
-    """Write what searches of large indexes leave of the skew, and how many results stay."""
-    value = {}
-    for row in read("search_index").rows:
-        value[row.task, row.method, row.metric] = row.value
-    lines = [["index", "skew that remains", "results that stay"]]
-    for task, method in INDEXES:
-        title = task.removesuffix(", scenes 0%")
-        if method == WITHIN:
-            title += ", with `within`"
-        cells = ["labels unreliable: unchanged", ""]
-        if value.get((task, method, "refused")) != 1:
-            cells = [f"{value[task, method, metric]:.2f}" for metric in ("left", "stay")]
-        lines.append([title, *cells])
+    """Write what searches of indexes leave of the skew, and how many results and queries suffer."""
+    result = read("search_index")
+    value = {(row.task, row.method, row.subset, row.metric): row.value for row in result.rows}
+    lines = [["index", "first 10", "first 50", "first 200", "share, by label"]]
+    for task in dict.fromkeys(task for task, *_ in value):
+        kind, _, title = task.partition(": ")
+        for method in KINDS.get(kind, ()):
+            if (task, method, "k = 10", "left") not in value:
+                continue
+            name = f"{kind}: {title}" if kind in ("filter", "collection") else title
+            cells = [f"{name}, with `within`" if method == WITHIN else name]
+            for k in (10, 50, 200):
+                subset = f"k = {k}"
+                if value.get((task, method, subset, "refused")):
+                    cells.append("unchanged: labels unreliable")
+                elif (task, method, subset, "left") in value:
+                    figures = [value[task, method, subset, m] for m in ("left", "stay", "worse")]
+                    cells.append("{:.2f}, {:.2f}, {:.0%}".format(*figures))
+                else:
+                    cells.append("")
+            true, held = value[task, "none", "", "true"], value[task, SEARCH, "", "held"]
+            cells.append(f"{true:.2f}, {held:.2f}")
+            lines.append(cells)
+    for title in ("indexes and collections", "rare groups"):
+        for method in ("this version", "labels alone", "before"):
+            cells = [f"**mean of {title}**, {METHOD[method]}"]
+            for k in (10, 50, 200):
+                place = (f"all: {title}", method, f"k = {k}")
+                cells.append(
+                    "{:.2f}, {:.2f}, {:.0%}".format(
+                        *(value[*place, metric] for metric in ("left", "stay", "worse"))
+                    )
+                )
+            error = value.get((f"all: {title}", method, "", "error"))
+            cells.append("" if error is None else f"off by {error:.2f}")
+            lines.append(cells)
     note = (
-        "Skew above chance among the people in the first 50 results (1: the unedited search), and"
-        " the share of these results that are the same as before. From"
-        " `eval/results/search_index.json`."
+        "In each cell: skew above chance among the people in the first results (1: the unedited"
+        " search), the share of these results that are the same as before, and the share of the"
+        " queries whose shares move away from the index's by more than 0.05. Last column: the share"
+        " of the first group (men, old or White people) in the index, and by the labels of the"
+        " sample. 40 queries each. Collections are re-ranked with `rerank`. Before:"
+        " `queries.search` with fitted probabilities, at commit fb98de73"
+        " (`eval/results/search_before.json`). From `eval/results/search_index.json`."
     )
     return table(*lines, note=note)
+
+
+METHOD = {
+    "this version": "`queries.search`",
+    "labels alone": "a quota by labels alone",
+    "before": "probabilities, before",
+}

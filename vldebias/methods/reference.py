@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from vldebias.typing import ColumnLike, Features
 
 _ROWS = 1024  # number of feature rows read at once
+CLASS = "class"
+"""Key of the labels that name each reference image's class (`Reference.labels`)."""
 
 Array = Tensor | NDArray[np.floating]
 
@@ -32,7 +34,9 @@ class Reference:
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
         labels: for each column, a value for each of the n images, as strings (None and "" mean
-            unknown) or `data.Labels`; only used by methods that need labelled images (`labelled`).
+            unknown) or `data.Labels`. The column "class" contains names of the prompt set's
+            classes; 20 labelled images are enough for the default to move a classifier's boundary.
+            Other columns are only used by methods that need labelled images (`labelled`).
         within_classes: whether to compare means within pseudo-classes if the prompt set has at
             least two classes, so that groups get similar scores within a class (worst group). If
             False, groups get similar scores overall (shares in a ranking).

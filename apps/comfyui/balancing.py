@@ -35,7 +35,7 @@ _PERSONS = (
     "a nurse, a pilot and a chef",
     "a nurse, a pilot, a chef and a judge",
 )
-_SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%?\s*")
+_SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)(?:\s*%)?")
 
 
 @dataclass(frozen=True)

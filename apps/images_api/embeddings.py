@@ -23,7 +23,7 @@ QUERY_TYPES = ("query", "search_query")  # values of `input_type` that mark quer
 CHECKED = (PROBE, *TEXTS)  # strings whose embeddings identify a model
 _MOST_MODELS = 32  # maximum number of models whose checks are cached
 _MOST_PARTS = 8_000_000  # enough numbers in a response for 2,000 texts with 4,000 dimensions
-_PATH = re.compile(r"(queries/)?(?:openai/(?:deployments/[^/]+/)?)?(?:v\d+\w*/)?embeddings")
+_PATH = re.compile(r"(queries/)?(?:openai/(?:deployments/[^/]+/)?)?(?:v\d\w*/)?embeddings")
 
 
 class QueryEdits:

@@ -22,7 +22,7 @@ from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 
 RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses after which API clients also retry
-_VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
+_VERSION = re.compile(r"v\d\w*")  # such as "v1" and "v1beta"
 LONGEST_WAIT = 20.0  # maximum seconds before a retry; beyond that, it is left to the client
 
 

@@ -97,7 +97,9 @@ def serve(
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=10,
+        # Cancelling calls and closing connections takes another second or two, and a common grace
+        # period is ten seconds.
+        timeout_graceful_shutdown=7,
     )
     announce(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
     # The socket is already bound, so the printed address is correct.

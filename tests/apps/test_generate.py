@@ -296,6 +296,7 @@ def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_lab
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        (("a" * 5000,), "expected the id or folder"),
         (("miniature", "miniature"), "used twice"),
         (("miniature", "./nowhere"), "no such folder"),
         (("miniature", ""), "got ''"),

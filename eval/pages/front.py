@@ -185,7 +185,7 @@ WINDOW = (
         "searching photographs",
         "unlabelled photographs, `reference=`",
         *SEARCH,
-        DECLARED["default+reference"].title,
+        DECLARED["difference+equalise"].title,
     ),
     Line(
         "searching the packaged photographs",

@@ -11,7 +11,7 @@ from vldebias.report.result import Result
 
 # The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {
-    "max_skew": {"default+reference": "the default with `reference=`"},
+    "max_skew": {},
     "worst_group": {
         "difference": "the default",
         "cali+equalise, lam 100": "the default with `reference=`, if its test allows it",
@@ -30,8 +30,8 @@ LISTED = {
     "cali+equalise",
     "cali+equalise, lam 100",
     "dat",
-    "default+reference",
     "difference",
+    "difference+equalise",
     "none",
     "orth",
     "orth-cali",
@@ -111,8 +111,8 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        # "default+reference" is the same edit as the default with `reference=`.
-        if facts.fact(method, "name") not in LISTED - {"default+reference"}:
+        # `difference+equalise` is fitted for searches.
+        if facts.fact(method, "name") not in LISTED - {"difference+equalise"}:
             continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
@@ -168,7 +168,7 @@ def few() -> str:
             row
             for row in result.rows
             if row.metric == "max_skew@50"
-            and names.get(row.method) in ("none", "difference+equalise", "default+reference")
+            and names.get(row.method) in ("none", "difference+equalise")
         ),
         {"MaxSkew@50 of 51 professions": lambda row: f"`{names[row.method]}`"},
         dict(zip(tasks, tasks, strict=True)),

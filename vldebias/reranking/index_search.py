@@ -72,7 +72,7 @@ class _Results:
                     " results, at most its limit"
                 ) from error
             found = results_of(received, len(self._vector))
-            self.ids, self.scores, self._features = (part[:n] for part in found)
+            self.ids, self.scores, self._features = found[0][:n], found[1][:n], found[2][:n]
             self.labels = self._groups.predict(self._features)
             self._n_requested = n
             self._is_end = len(self.ids) < n
@@ -194,7 +194,8 @@ def _remaining(
     n_found, is_end = results.read(n)
     rows = np.setdiff1d(np.arange(n_found), shown)
     candidates = results.candidates(rows)
-    codes, is_near = candidates.codes, candidates.is_near
+    codes = candidates.codes
+    is_near = np.zeros(len(codes), bool) if candidates.is_near is None else candidates.is_near
     # Each group's candidates near the border, and its others, must fill their own places.
     near_shares = groups.near_shares
     shares = np.concatenate([groups.shares * (1 - near_shares), groups.shares * near_shares])

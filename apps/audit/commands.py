@@ -363,7 +363,7 @@ def _count_values(
     Returns:
         The pipeline and its judged images.
     """
-    from vldebias.utils.files import spreadsheet_csv, write_atomically
+    from vldebias.utils.files import only_writer, spreadsheet_csv, write_atomically
     from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
 
@@ -377,7 +377,7 @@ def _count_values(
         judge=flags.get("judge"),
         steps=flags.get("steps"),
     )
-    with Progress(err()) as progress:
+    with only_writer(folder), Progress(err()) as progress:
         pilot = measure_prompts(
             loaded,
             list(images),

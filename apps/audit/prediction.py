@@ -45,7 +45,7 @@ _ARTICLE = r"((an?|the)\s+)?"
 # counts are for photographs.
 _FRAME = re.compile(
     rf"^{_ARTICLE}(photo|photograph|picture|image|portrait)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
-    rf"|^{_ARTICLE}|[\s.]+$",
+    rf"|^{_ARTICLE}|(?<![\s.])[\s.]+$",
     re.IGNORECASE,
 )
 

@@ -19,7 +19,9 @@ from .alternatives import choose_alternatives
 
 ATTRIBUTES = ("gender", "age", "race", "fairface-race", "skin-tone")
 MOST_IMAGES = 64
-LARGEST = 2**53 - 1  # the largest integer that is exact in JavaScript, and thus in a widget
+LARGEST = 2**64 - 1  # the largest seed of ComfyUI's samplers and seed nodes
+# Runs are counted by a widget, and JavaScript represents integers up to 2^53 - 1 exactly.
+LARGEST_INDEX = (2**53 - 1) // MOST_IMAGES
 # Tolerance for rounded shares, such as three times 33.3 %.
 ROUNDING = 0.005
 SEED_OF_VALUES = 0  # fixed, because values depend only on the images' seeds
@@ -33,7 +35,7 @@ _PERSONS = (
     "a nurse, a pilot and a chef",
     "a nurse, a pilot, a chef and a judge",
 )
-_SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%?\s*")
+_SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)(?:\s*%)?")
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,13 @@ def balance(
         raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of at least one prompt")
     _check_number("images", images, 1, MOST_IMAGES)
     _check_number("seed", seed, 0, LARGEST)
-    _check_number("index", index, 0, LARGEST // MOST_IMAGES)
+    _check_number("index", index, 0, LARGEST_INDEX)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
     result = ImagePrompts()
     # Number the images consecutively across all prompts and runs. Otherwise, the first image of
     # every prompt would have the same value and the same noise.
     size = images * len(prompts)
-    # Wrap around to 0 after the largest number that a widget supports.
+    # Wrap around to 0 after the largest seed.
     start = (seed + index * size) % (LARGEST + 1)
     run = range(start, start + size)
     for place in range(size):

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import ComfyExtension, io, ui
 
-from .balancing import ATTRIBUTES, LARGEST, MOST_IMAGES, balance, problem_of, single_settings
+from .balancing import (
+    ATTRIBUTES,
+    LARGEST,
+    LARGEST_INDEX,
+    MOST_IMAGES,
+    balance,
+    problem_of,
+    single_settings,
+)
 from .rows import family_of, join_rows
 from .saving import write_records
 
@@ -59,7 +67,7 @@ def _prompt_inputs() -> list[Any]:
             "index",
             default=0,
             min=0,
-            max=LARGEST // MOST_IMAGES,
+            max=LARGEST_INDEX,
             optional=True,
             control_after_generate=True,
             tooltip=_INDEX,

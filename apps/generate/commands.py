@@ -183,7 +183,8 @@ def _generate(
     """Generate the missing images, or explain how to continue after an interruption.
 
     Raises:
-        InvalidInputError: If `side_by_side` rejects the arguments.
+        InvalidInputError: If `side_by_side` rejects the arguments, or another process is writing to
+            the folder.
         StorageError: If the disk is full. Finished images are kept.
     """
     import json
@@ -191,6 +192,7 @@ def _generate(
     from dataclasses import replace
 
     from vldebias.hosts.loading import load_host
+    from vldebias.utils.files import only_writer
     from vldebias.utils.progress import Progress
 
     from .side_by_side import side_by_side
@@ -198,7 +200,7 @@ def _generate(
     print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
     try:
-        with Progress(err()) as progress:
+        with only_writer(folder), Progress(err()) as progress:
             images = side_by_side(pipe, request, folder, progress=progress)
     except KeyboardInterrupt:
         print_message(f"{_finished(folder)}; run the same command again to continue")

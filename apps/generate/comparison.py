@@ -49,10 +49,14 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
     output_folders = set()
     for source in sources:
         path = Path(source).expanduser()
-        if not source.strip() or path.is_file():
+        try:
+            is_name = bool(source.strip()) and not path.is_file()
+        except OSError:  # The operating system does not look up names that are too long.
+            is_name = False
+        if not is_name:
             raise InvalidInputError(
-                f"--pipeline: got {source!r}; expected the id or folder of a diffusers pipeline, or"
-                " a folder of images"
+                f"--pipeline: got {shortened(repr(source), 200)}; expected the id or folder of a"
+                " diffusers pipeline, or a folder of images"
             )
         if source.startswith(("/", "./", "../", "~")) and not path.exists():
             raise InvalidInputError(f"--pipeline {source}: no such folder; check the path")

@@ -150,26 +150,23 @@ class Picture:
             attributes: prompt set of each attribute.
             seen: attribute -> the judge's answer.
         """
-        record = generated.metadata(image)
-        value = record.get("value")
-        # The file stores a list if there are several attributes, otherwise a single value.
-        values = value if isinstance(value, list) else [value] * len(attributes)
+        record = generated.record(image)
         value_of_attribute: dict[str, str | dict[str, int | None] | None] = {}
-        for prompt_set, written in zip(attributes, values, strict=True):
+        for prompt_set, written in zip(attributes, record.values(len(attributes)), strict=True):
             if isinstance(written, Mapping):
                 # Order the values as in the prompt set, not as they appear in the prompt.
                 counts = {name: written[name] for name in prompt_set.attributes if name in written}
                 value_of_attribute[prompt_set.name] = counts
             else:
-                value_of_attribute[prompt_set.name] = None if written is None else str(written)
+                value_of_attribute[prompt_set.name] = written
         return cls(
             method=image.variant,
             seed=image.seed,
             noise=image.noise,
-            prompt=str(record.get("generated prompt", image.prompt)),
+            prompt=record.generated_prompt or image.prompt,
             values=value_of_attribute,
             seen=seen,
-            left_unchanged=bool(record.get("left_unchanged")),
+            left_unchanged=record.left_unchanged,
             file=image.path,
         )
 

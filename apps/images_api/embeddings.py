@@ -23,7 +23,7 @@ QUERY_TYPES = ("query", "search_query")  # values of `input_type` that mark quer
 CHECKED = (PROBE, *TEXTS)  # strings whose embeddings identify a model
 _MOST_MODELS = 32  # maximum number of models whose checks are cached
 _MOST_PARTS = 8_000_000  # enough numbers in a response for 2,000 texts with 4,000 dimensions
-_PATH = re.compile(r"(queries/)?(?:openai/(?:deployments/[^/]+/)?)?(?:v\d+\w*/)?embeddings")
+_PATH = re.compile(r"(queries/)?(?:openai/(?:deployments/[^/]+/)?)?(?:v\d\w*/)?embeddings")
 
 
 class QueryEdits:
@@ -51,64 +51,69 @@ class QueryEdits:
                 " query; use an edit of a different method, or vldebias.debias_queries in your"
                 " program"
             )
-        self._queries_of_model: dict[str, DebiasedQueries] = {}
+        self.queries_of_model: dict[str, DebiasedQueries] = {}
 
     def reads(self, path: str) -> bool:
         """Return whether a path such as "queries/v1/embeddings" is for embeddings."""
         return _PATH.fullmatch(path) is not None
 
-    def checks(self, model: str) -> bool:
-        """Return whether a model has been compared with the edit's model."""
-        return model in self._queries_of_model
-
-    def check(self, model: str, answer: bytes | bytearray) -> None:
+    def checked(self, answer: bytes | bytearray) -> DebiasedQueries:
         """Check that a model embeds the strings in `CHECKED` like the edit's model.
 
         Args:
-            model: The service's name for the model.
             answer: The service's response to a request for the embeddings of `CHECKED`.
+
+        Returns:
+            The edit for this model's query embeddings.
 
         Raises:
             RefusedError: If the model or the number of dimensions differs.
         """
         rows, _ = vectors_of(read_vectors_answer(answer), len(CHECKED))
         try:
-            queries = debias_queries(dict(zip(CHECKED, rows, strict=True)), self.edit)
+            return debias_queries(dict(zip(CHECKED, rows, strict=True)), self.edit)
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="model", code="edit_mismatch") from None
-        self._queries_of_model[model] = queries
-        # Limit the cache, because clients can send any number of model names.
-        while len(self._queries_of_model) > _MOST_MODELS:
-            del self._queries_of_model[next(iter(self._queries_of_model))]
 
-    def edited(self, model: str, content: bytes | bytearray, texts: Sequence[str] | None) -> bytes:
-        """Edit the vectors in a response and keep its format.
+    def remember(self, model: str, queries: DebiasedQueries) -> None:
+        """Remember that a model was checked.
 
         Args:
             model: The service's name for the model.
-            content: The response.
-            texts: The queries, or None if the client sent tokens. Queries that state a value are
-                left unchanged.
-
-        Raises:
-            RefusedError: If the edit does not match the vectors, or if there are no vectors.
+            queries: The edit for this model's query embeddings, see `checked`.
         """
-        answer = read_vectors_answer(content)
-        rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
-        queries = self._queries_of_model.get(model)
-        if queries is None:
-            # The model was evicted from the cache, because other models have been checked since.
-            raise RefusedError(503, "too many models at once; try again", code="busy")
-        try:
-            edited = queries.edit(rows, texts)
-        except VldebiasError as error:
-            raise RefusedError(400, str(error), param="input", code="edit_mismatch") from None
-        for item, row in zip(_in_order(answer["data"]), edited, strict=True):
-            if are_encoded:
-                item["embedding"] = base64.b64encode(row.astype("<f4").tobytes()).decode()
-            else:
-                item["embedding"] = row.tolist()
-        return json.dumps(answer).encode()
+        self.queries_of_model[model] = queries
+        # Limit the cache, because clients can send any number of model names.
+        while len(self.queries_of_model) > _MOST_MODELS:
+            del self.queries_of_model[next(iter(self.queries_of_model))]
+
+
+def edited_answer(
+    queries: DebiasedQueries, content: bytes | bytearray, texts: Sequence[str] | None
+) -> bytes:
+    """Edit the vectors in a response and keep its format.
+
+    Args:
+        queries: The edit for the model, see `QueryEdits.checked`.
+        content: The response.
+        texts: The queries, or None if the client sent tokens. Queries that state a value are left
+            unchanged.
+
+    Raises:
+        RefusedError: If the edit does not match the vectors, or if there are no vectors.
+    """
+    answer = read_vectors_answer(content)
+    rows, are_encoded = vectors_of(answer, None if texts is None else len(texts))
+    try:
+        edited = queries.edit(rows, texts)
+    except VldebiasError as error:
+        raise RefusedError(400, str(error), param="input", code="edit_mismatch") from None
+    for item, row in zip(_in_order(answer["data"]), edited, strict=True):
+        if are_encoded:
+            item["embedding"] = base64.b64encode(row.astype("<f4").tobytes()).decode()
+        else:
+            item["embedding"] = row.tolist()
+    return json.dumps(answer).encode()
 
 
 def is_of_queries(path: str, body: Mapping[str, object]) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from urllib.parse import unquote_to_bytes
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -35,11 +33,6 @@ NOT_FORWARDED = frozenset({
     NOTE.encode(),
     INDEX.encode(),
 })  # fmt: skip
-# Parts of the names of headers and query fields that contain credentials. Names that only resemble
-# one, such as "design", cost a connection; a missing name could give a client another's response.
-CREDENTIAL = re.compile(
-    rb"auth|cookie|key|token|secret|sig|pass|credential|session|sid|jwt|code|account|user(?!-agent)"
-)
 # Headers that describe the original body, which is encoded again.
 OF_BODY = (b"content-encoding", b"accept-encoding", b"content-type")
 
@@ -58,32 +51,3 @@ def forwarded(headers: Iterable[tuple[bytes, bytes]], *left_out: bytes) -> Heade
         if name == b"connection":
             dropped |= {word.strip().lower() for word in value.split(b",")}
     return [(name, value) for name, value in pairs if name not in dropped]
-
-
-def credentials_of(
-    headers: Iterable[tuple[bytes, bytes]], query: bytes = b""
-) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the headers and query fields that identify a client to the upstream server, sorted.
-
-    These are Authorization, Cookie, names that are specific to a service, such as "x-api-key" and
-    "x-goog-iam-authorization-token", and keys in the query, such as Gemini's "key" and the "sig" of
-    a signed address.
-
-    Args:
-        headers: Header names and values of a request.
-        query: The query of its target, as it was sent.
-    """
-    pairs = [(name.lower(), value) for name, value in headers]
-    for field in re.split(b"[&;]", query):
-        name, _, value = field.partition(b"=")
-        pairs.append((b"?" + unquote_to_bytes(name).lower(), value))
-    return tuple(sorted(pair for pair in pairs if CREDENTIAL.search(pair[0])))
-
-
-def authenticates_connection(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request authenticates its entire connection (NTLM, Negotiate)."""
-    for name, value in headers:
-        scheme = value.partition(b" ")[0].lower()
-        if name.lower() == b"authorization" and scheme in (b"ntlm", b"negotiate"):
-            return True
-    return False

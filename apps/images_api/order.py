@@ -82,25 +82,20 @@ class Call:
     rows: tuple[int, ...]
 
 
-def balanced(
-    balancer: Balancer, order: Order, index: int | None, *, follow_seed: bool = True
-) -> BalancedPrompts:
-    """Return a prompt for each image in a request.
+def balanced_at(balancer: Balancer, order: Order, index: int | None) -> BalancedPrompts:
+    """Return a prompt for each image in a request with a seed or an index.
 
     Args:
-        balancer: The server's balancer.
+        balancer: A balancer with the same seed in every process.
         order: The request.
         index: Position of the request's first image in a count shared by all processes. If None,
-            use the request's seed if it has one, and the balancer's own counts otherwise.
-        follow_seed: Whether values are derived from the request's seed.
+            use the request's seed.
     """
-    prompts = [order.prompt] * order.n
-    if index is None and follow_seed and order.seed is not None:
+    if index is None:
+        assert order.seed is not None
         # Balance all images together, so that values are even for any seed.
         seeds = [order.seed + row for row in range(order.n)]
-        return balancer.at(prompts, seeds)
-    if index is None:
-        return balancer.next(prompts)
+        return balancer.at([order.prompt] * order.n, seeds)
     # Derive values only from the positions, so that it does not matter which of several servers
     # receives the request.
     images = []

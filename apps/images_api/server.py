@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -87,8 +89,14 @@ def serve(
     # An access log would contain client addresses, and httpx2 logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     connections = Connections(int(limits.connections), KEEP_ALIVE)
+
+    async def stopped(scope: Scope, receive: Receive, send: Send) -> None:
+        """End a request quietly if the server stops, for which uvicorn would log a traceback."""
+        with suppress(asyncio.CancelledError):
+            await guarded(scope, receive, send)
+
     config = uvicorn.Config(
-        guarded,
+        stopped,
         http=connections.protocol,  # type: ignore[arg-type]
         ws="none",
         log_level="warning",
@@ -97,7 +105,9 @@ def serve(
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=10,
+        # Cancelling calls and closing connections takes another second or two, and a common grace
+        # period is ten seconds.
+        timeout_graceful_shutdown=7,
     )
     announce(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
     # The socket is already bound, so the printed address is correct.

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -42,7 +43,7 @@ from .order import (
     Json,
     Order,
     RefusedError,
-    balanced,
+    balanced_at,
 )
 from .paths import RequestPath, path_of
 from .relay import HeldResponse, Relay
@@ -129,6 +130,12 @@ class Service:
     ) -> None:
         self.address = address
         self.balancer = balancer
+        # Assigns values by seed or index, which must not depend on the process. Other values start
+        # at random, so that short-lived servers do not all start with the same one.
+        self.seeded = None
+        if balancer is not None:
+            self.seeded = copy(balancer)
+            self.seeded.restart(balancer.fixed_seed)
         self.edits = edits
         self.limits = limits
         self.batch = batch
@@ -159,9 +166,10 @@ class Service:
 
     async def close(self) -> None:
         """Close the connections to the server."""
-        if self._upstream is not None:
-            await self._upstream[1].close()
-            self._upstream = None
+        # Forget it first, so that a request that arrives meanwhile does not use a closed client.
+        closed, self._upstream = self._upstream, None
+        if closed is not None:
+            await closed[1].close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle any request."""
@@ -340,7 +348,12 @@ class Service:
     ) -> Response:
         """Handle an image request: balance its prompt, and make a call for each image."""
         index = _index_of(exchange.request)
-        balance = partial(balanced, balancer, order, index, follow_seed=self.follow_seeds)
+        is_seeded = self.follow_seeds and order.seed is not None
+        assert self.seeded is not None  # there is a balancer
+        if index is None and not is_seeded:
+            balance = partial(balancer.next, [order.prompt] * order.n)
+        else:
+            balance = partial(balanced_at, self.seeded, order, index)
         # Balancing a long prompt takes several milliseconds and must not block other requests.
         if len(order.prompt) <= SHORT:
             prompts = balance()
@@ -520,7 +533,7 @@ class Service:
             RefusedError: If the edit belongs to a different model, or if the server sends no valid
                 response.
         """
-        from .embeddings import CHECKED, is_of_queries, texts_of
+        from .embeddings import CHECKED, edited_answer, is_of_queries, texts_of
 
         whole = await self._read_whole(exchange)
         body = await read_fields(exchange.request, b"".join(whole.pieces))
@@ -545,17 +558,20 @@ class Service:
             except TimeoutError:
                 raise late(self.limits.seconds) from None
 
-        if not edits.checks(model):
+        # Keep a reference, because requests for other models may displace it while this one waits.
+        queries = edits.queries_of_model.get(model)
+        if queries is None:
             # Check each model once, because the edit of a different model would silently corrupt
             # its embeddings.
             sample = await _unless_disconnected(exchange, ask({**body, "input": list(CHECKED)}))
             if not sample.is_success:
                 return self._failed_embeddings(sample, held)
-            await asyncio.to_thread(edits.check, model, sample.content)
+            queries = await asyncio.to_thread(edits.checked, sample.content)
+            edits.remember(model, queries)
         reply = await _unless_disconnected(exchange, ask(body))
         if not reply.is_success:
             return self._failed_embeddings(reply, held)
-        edited = await asyncio.to_thread(edits.edited, model, reply.content, texts_of(body))
+        edited = await asyncio.to_thread(edited_answer, queries, reply.content, texts_of(body))
         return self._held_response(reply, [edited], "edited", held)
 
     def _failed_embeddings(self, reply: Reply, held: HeldAnswers) -> Response:
@@ -628,6 +644,9 @@ class Service:
         size = sum(map(len, beginning.pieces))
         while beginning.pieces:
             yield beginning.pieces.pop(0)
+        # Its pieces may have been dropped between two of them, and the rest must not be sent alone.
+        if beginning.is_evicted:
+            raise TimeoutError
         self.bodies.forget_sent(beginning, size)
         while not body.is_complete:
             piece = await body.next_piece()
@@ -711,6 +730,13 @@ async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, objec
         if not working.done():
             raise ClientDisconnect
         return working.result()
+    except asyncio.CancelledError:
+        # A response that arrived at the same moment has nobody else to close it.
+        if working.done() and not working.cancelled() and not working.exception():
+            response = working.result()
+            if isinstance(response, httpx2.Response):
+                await response.aclose()
+        raise
     finally:
         watching.cancel()
         working.cancel()

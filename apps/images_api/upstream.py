@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,14 +16,13 @@ import httpx2
 from vldebias.errors import InvalidInputError
 
 from .bodies import encoded_json
-from .headers import Headers, authenticates_connection
+from .headers import Headers
 from .limits import ProxyLimits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
-from .pools import Pools
 
 RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses after which API clients also retry
-_VERSION = re.compile(r"v\d+\w*")  # such as "v1" and "v1beta"
+_VERSION = re.compile(r"v\d\w*")  # such as "v1" and "v1beta"
 LONGEST_WAIT = 20.0  # maximum seconds before a retry; beyond that, it is left to the client
 
 
@@ -90,9 +90,9 @@ def checked_address(upstream: str) -> str:
 class Upstream:
     """A client for one server and one event loop.
 
-    Requests do not share any state. Each is built from the request of its client, the httpx2
-    clients have no cookies or default headers, and requests with different credentials use
-    different connections.
+    Requests do not share any state. Each is built from the request of its client, without cookies
+    or default headers, and has a connection of its own. If connections were kept, bytes that a
+    server sends after the end of a response would be read as the response to another client.
 
     Args:
         address: The base URL, to which paths such as /images/generations are appended.
@@ -110,11 +110,15 @@ class Upstream:
         self.memory = AnswerMemory(int(limits.answer))
         # If the server is down, fail within ten seconds.
         self._timeout = httpx2.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
-        self._pools = Pools(int(limits.parallel), transport)
+        self._client = httpx2.AsyncClient(
+            transport=transport,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        )
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._pools.close()
+        await self._client.aclose()
 
     def target(self, raw_path: bytes, query: bytes) -> bytes:
         """Return the path and query for the server, with only one version in the path.
@@ -151,14 +155,11 @@ class Upstream:
             httpx2.RequestError: If the server cannot be reached.
         """
         extensions = {"timeout": self._timeout.as_dict(), "target": target}
-        if authenticates_connection(headers):
-            # This kind of authentication applies to the entire connection, so the connection must
-            # not be reused for other clients.
-            headers = [*headers, (b"connection", b"close")]
+        headers = [*headers, (b"connection", b"close")]
         try:
             url = httpx2.URL(self.address).copy_with(raw_path=target)
             request = httpx2.Request(method, url, headers=headers, extensions=extensions, **content)
-            return await self._pools.send(request, headers)
+            return await self._client.send(request, stream=True)
         except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError):
             message = "the path or a header of the request cannot be sent to the upstream server"
             raise RefusedError(400, message, code="invalid_request") from None

@@ -465,3 +465,10 @@ def test_the_cost_of_alternatives_is_linear(start: str, end: str) -> None:
         choose_alternatives("{" + start * n + end * n, "0")
 
     assert growth(choose, 3000) < 3
+
+
+def test_seeds_wrap_around_after_the_largest_seed_of_a_sampler() -> None:
+    largest = 2**64 - 1
+    assert balance([CEO], "gender", 3, seed=largest).seeds == [largest, 0, 1]
+    with pytest.raises(InvalidInputError, match="seed"):
+        balance([CEO], "gender", 3, seed=largest + 1)

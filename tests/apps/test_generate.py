@@ -4,6 +4,8 @@ same folder."""
 import errno
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,6 +298,7 @@ def test_own_images_take_the_place_of_a_pipeline_in_natural_order_with_their_lab
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        (("a" * 5000,), "expected the id or folder"),
         (("miniature", "miniature"), "used twice"),
         (("miniature", "./nowhere"), "no such folder"),
         (("miniature", ""), "got ''"),
@@ -370,3 +373,19 @@ def test_the_miniature_is_not_mistaken_for_a_folder_with_its_name(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "miniature").mkdir()
     assert len(generate(tmp_path / "out", "--attribute", "gender")["pictures"]) == 8
+
+
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
+    program = (
+        "import sys; from vldebias.utils.files import only_writer\n"
+        f"with only_writer({str(tmp_path)!r}): print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(InvalidInputError, match="is writing to this folder"):
+            generate(tmp_path, "--attribute", "gender")
+        other.communicate(b"")
+    assert not list(tmp_path.glob("*/*/*.png"))

@@ -463,3 +463,44 @@ def test_invalid_options_are_explained() -> None:
         done = subprocess.run(busy, capture_output=True, text=True)
     assert done.returncode == 2
     assert "cannot be opened" in " ".join(done.stderr.split())
+
+
+def values_of_seeds(seeds: range, **how: Any) -> list[str]:
+    """Return the value for each seed from a server that was just started."""
+    app = proxy(FalseUpstream(), **how)
+    return [note(post(app, {"prompt": CEO, "seed": seed}))["values"][0] for seed in seeds]
+
+
+def test_a_seed_gives_the_same_value_after_a_restart_and_each_pair_has_both_values() -> None:
+    values = values_of_seeds(range(40), seed=None)
+    assert values == values_of_seeds(range(40), seed=None)
+    assert all(set(values[i : i + 2]) == {"female", "male"} for i in range(0, 40, 2))
+    # The pairs are not all in the same order.
+    assert len({values[i] for i in range(0, 40, 2)}) == 2
+    assert values != values_of_seeds(range(40), seed=5)
+
+
+def test_the_largest_seed_is_accepted() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream, seed=None), {"prompt": CEO, "seed": 2**64 - 1})
+    assert response.status_code == 200
+    assert upstream.seen[0]["seed"] == 2**64 - 1
+
+
+def test_an_index_gives_the_same_value_in_every_process() -> None:
+    for index in range(4):
+        values = set()
+        for _ in range(4):
+            app = proxy(FalseUpstream(), seed=None)
+            response = post(app, {"prompt": CEO}, **{"x-vldebias-index": str(index)})
+            values.add(note(response)["values"][0])
+        assert len(values) == 1
+
+
+def test_200_servers_with_one_request_each_give_both_values_about_as_often() -> None:
+    values: Counter[str] = Counter()
+    for _ in range(200):
+        response = post(proxy(FalseUpstream(), seed=None), {"prompt": CEO})
+        values.update(note(response)["values"])
+    # Fewer than 60 of 200 have a probability of one in a hundred million.
+    assert min(values["female"], values["male"]) >= 60

@@ -497,3 +497,54 @@ def test_saved_groups_are_refused_for_another_width(
 
     with pytest.raises(ProjectionMismatchError, match="different model"):
         vldebias.debias_queries(wide, SET, index=file)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors, header: header.pop("names"), "names: missing"),
+        (lambda tensors, header: header.update(names="{"), "names: Invalid JSON"),
+        (lambda tensors, header: header.update(names="[]"), "at least two different names"),
+        (lambda tensors, header: header.update(names='[["male", "male"]]'), "two different names"),
+        (lambda tensors, header: header.update(fingerprint="[1]"), "fingerprint: "),
+        (lambda tensors, header: header.pop("doubt"), "doubt: missing"),
+        (lambda tensors, header: tensors.pop("0.borders"), "got the tensors"),
+        (lambda tensors, header: tensors.update(x=np.zeros(3)), "got the tensors"),
+        (lambda tensors, header: tensors["0.texts"].__imul__(2), "expected unit texts"),
+        (lambda tensors, header: tensors["0.texts"].fill(0), "expected unit texts"),
+        (lambda tensors, header: tensors["near_shares"].fill(2), "expected unit texts"),
+        (lambda tensors, header: tensors.update(person=np.full(3, 1e300)), "expected unit texts"),
+    ],
+)
+def test_a_file_of_a_stranger_with_a_right_checksum_is_refused_in_words(
+    queries: DebiasedQueries, tmp_path: Path, change: Any, message: str
+) -> None:
+    from vldebias.reranking.index import _digest
+
+    file = tmp_path / "index.safetensors"
+    assert queries.index is not None
+    queries.index.save(file)
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        header = dict(opened.metadata())
+    change(tensors, header)
+    del header["sha256"]
+    save_file(tensors, file, {**header, "sha256": _digest(header, tensors)})
+    with pytest.raises(InvalidInputError, match=message):
+        vldebias.debias_queries(embed, SET, index=file)
+
+
+def test_the_number_that_a_store_refuses_is_named(index: Index, queries: DebiasedQueries) -> None:
+    def limited(vector: Any, n: int) -> Any:
+        if n > 50:
+            raise RuntimeError("too many")
+        return index.call(vector, n)
+
+    with pytest.raises(InvalidInputError, match=r"asked for 100 results.*too many.*return fewer"):
+        queries.search(limited, QUERY, 20)
+
+    def offline(vector: Any, n: int) -> Any:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        queries.search(offline, QUERY, 20)

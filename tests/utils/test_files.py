@@ -298,6 +298,15 @@ def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     assert files.read_bytes(tmp_path / "six", max_bytes=6) == b"[1, 2]"
 
 
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"a": ' + "1" * 5000 + "}"])
+def test_json_that_cannot_be_written_again_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InvalidInputError, match=r"a\.json: got .*; expected JSON"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"a": "\\ud83d\\ude00"}')
+    assert read_json(tmp_path / "a.json") == {"a": "\N{GRINNING FACE}"}
+
+
 @pytest.mark.parametrize("load", [read_json, Result.read])
 def test_an_oversized_json_file_is_rejected_before_it_is_read(tmp_path: Path, load: Any) -> None:
     with (tmp_path / "config.json").open("wb") as file:

@@ -235,6 +235,7 @@ SOMEBODY = [
 
 # One character, a pair and words, each repeated.
 UNITS = ["\n", " ", "-", "a", "\u4e00", "\n ", ", ", "::", "no nurse ", "have left, ", "ein Arzt "]
+UNITS += ["remain ", "remain\n", "estaban "]
 
 
 @pytest.mark.parametrize("prompt", NOBODY)

@@ -1,11 +1,12 @@
 """Test untrusted prompts on a server that runs for months: no prompt takes minutes, and words are
 not stored forever."""
 
-import time
+import itertools
 from typing import Any
 
 import pytest
 
+from tests.growth import growth
 from vldebias.prompts.english import words
 from vldebias.wording import balance_prompts
 from vldebias.wording.english import facts
@@ -32,13 +33,16 @@ def test_the_word_cache_is_bounded(function: Any) -> None:
     function.cache_clear()
 
 
-def test_the_time_for_a_long_word_does_not_grow_quadratically() -> None:
+@pytest.mark.parametrize("letter", ["a", "5"])
+def test_the_time_for_a_long_word_does_not_grow_quadratically(letter: str) -> None:
     """A million letters used to take more than a minute, and a digit repeated 16,000 times more
     than 20 s."""
-    prompts = ["A photo of a doctor " + "a" * 300_000, "A photo of a doctor " + "5" * 300_000]
-    began = time.monotonic()
-    assert len(balance_prompts(prompts, "gender", seed=0).prompts) == 2
-    assert time.monotonic() - began < 20
+    numbers = itertools.count()
+
+    def balance(n: int) -> None:
+        balance_prompts(f"A photo of a doctor {letter * n} {next(numbers)}", "gender", seed=0)
+
+    assert growth(balance, 30_000) < 2.8
 
 
 @pytest.mark.parametrize(

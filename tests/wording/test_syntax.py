@@ -1,13 +1,14 @@
 """Test tool syntax: the word is inserted next to the noun, inside its bracket, and nothing else
 changes."""
 
+import itertools
 import json
 import random
 import re
-import time
 
 import pytest
 
+from tests.growth import growth
 from vldebias.wording import Balancer, balance_prompts
 from vldebias.wording.syntax import MOST_READINGS, picture_of, read_alternatives
 
@@ -169,23 +170,27 @@ def test_either_every_branch_is_parsed_or_none():
 
 
 @pytest.mark.parametrize(
-    "prompt",
+    ("start", "unit", "end"),
     [
-        "{" * 20_000,
-        "[" * 10_000 + "nurse" + "]" * 10_000,
-        "(" * 20_000 + " a nurse",
-        "{a|" * 2_000,
-        "<" * 20_000,
-        '{"subject": "' + "[" * 20_000 + '"}',
-        "a_" * 20_000,
-        "change " * 2_000,
+        ("", "{", ""),
+        ("", "[", "nurse]"),
+        ("", "(", " a nurse"),
+        ("", "{a|", ""),
+        ("", "<", ""),
+        ('{"subject": "', "[", '"}'),
+        ("", "a_", ""),
+        ("", "change ", ""),
     ],
 )
-def test_hostile_prompts_are_parsed_in_bounded_time(prompt):
-    start = time.perf_counter()
-    out = balance_prompts(prompt, "gender")
-    assert time.perf_counter() - start < 2
-    assert len(out.prompts) == 1
+def test_hostile_prompts_are_parsed_in_linear_time(start: str, unit: str, end: str) -> None:
+    numbers = itertools.count()
+
+    def balance(n: int) -> None:
+        # The number makes each prompt a new one, which is not cached.
+        out = balance_prompts(f"{start}{unit * n}{end} {next(numbers)}", "gender")
+        assert len(out.prompts) == 1
+
+    assert growth(balance, 8_000 // len(unit)) < 2.8
 
 
 @pytest.mark.parametrize(
@@ -232,17 +237,7 @@ def test_an_artist_in_a_second_prompt_is_not_a_person_in_the_picture(style: str)
 @pytest.mark.parametrize("text", ["\n", " ", "\t", "#", "\n#", "system:\n", ": you are "])
 def test_the_time_to_find_the_picture_is_linear_in_the_length(text: str) -> None:
     """Spaces before a word used to be searched again from each line, which took minutes."""
-    assert 4 * _seconds(text * 2000) * 2.5 > _seconds(text * 8000)
-
-
-def _seconds(prompt: str) -> float:
-    """Return the shortest of several CPU times, which is the least affected by a busy machine."""
-    seconds: list[float] = []
-    for _ in range(5):
-        began = time.process_time()
-        picture_of(prompt)
-        seconds.append(time.process_time() - began)
-    return min(seconds)
+    assert growth(lambda n: picture_of(text * n), 4000) < 2.8
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def err() -> Console:
 UNBROKEN_HYPHEN = "\N{NON-BREAKING HYPHEN}"
 EXAMPLES = "\n\nExamples:\n"
 # What Typer appends to the help of a parameter, such as "  [default: 8; x>=1; required]".
-EXTRAS = re.compile(r" *\[((?:default: |required|[^\[\]]*\bx[<>])[^\[\]]*)\]$")
+EXTRAS = re.compile(r"(?<! ) *\[((?:default: |required|[^\[\]]*\bx[<>])[^\[\]]*)\]$")
 
 
 class HelpStyle(ClickCommand):

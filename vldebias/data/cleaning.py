@@ -13,7 +13,7 @@ from vldebias.errors import warn
 _ENTITY = re.compile(r"&(#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
 # Match only HTML tags: in CC12M, "<PERSON>" is a placeholder for names, and "<3" is a heart.
 _TAG = re.compile(
-    r"<!--.*?-->|</?(a|abbr|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|font"
+    r"<!--(?:(?!<!--).)*?-->|</?(a|abbr|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|font"
     r"|h[1-6]|head|hr|html|i|img|input|ins|label|li|mark|nobr|ol|p|pre|q|s|script|small|span|strike"
     r"|strong|style|sub|sup|table|tbody|td|th|title|tr|tt|u|ul|wbr)(\s[^<>]{0,500})?/?>",
     re.IGNORECASE | re.DOTALL,

@@ -99,7 +99,7 @@ def expanded(root: str | Path) -> list[str]:
         return [text]
     if "::" in text:
         return list(itertools.chain.from_iterable(map(expanded, text.split("::"))))
-    ranges = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", text)
+    ranges = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{},]*,[^{}]*))\}", text)
     if not ranges:
         return [text]
     first, last, listed = ranges.groups()

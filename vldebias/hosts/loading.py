@@ -157,7 +157,7 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
 def _shorten(record: logging.LogRecord) -> bool:
     """Replace the libraries' messages about prompts that are too long by one line per limit."""
     message = record.getMessage()
-    limit = re.search("input was truncated .* up to ([0-9]+) tokens", message)
+    limit = re.search("input was truncated .{0,200} up to ([0-9]+) tokens", message)
     if limit is None:
         return "will result in indexing errors" not in message
     record.msg = f"Prompts are cut to {limit[1]} tokens; the rest has no effect (shown once)"

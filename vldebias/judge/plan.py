@@ -12,17 +12,18 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, cached_property
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import PromptSet, StatedWords, fill
 from vldebias.utils.files import explain, read_bytes, write_atomically
 from vldebias.utils.formats import check_json_format
 from vldebias.utils.pictures import read_png
-from vldebias.utils.schema import Strict, file_slug
+from vldebias.utils.schema import Number, Strict, file_slug
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 PLAN = "plan.json"
 SEED_STEP = 10_000  # run s uses the seeds SEED_STEP * s, SEED_STEP * s + 1, ...
+MOST_IMAGES = 500_000  # maximum number of images in a plan, all of which are listed in memory
 # Prompts as people write them: with a place, an activity, an object, adjectives or tags.
 WORDINGS = (
     "A picture of a {concept} in a green room.",
@@ -58,6 +60,10 @@ OTHERS = {
 PlannedPrompt = tuple[str, str, str, str | None]
 # JSON object that describes a model or a variant.
 Facts = dict[str, object]
+# With more images per prompt, two runs would share seeds.
+ImageCount = Annotated[int, Field(ge=0, le=SEED_STEP), Number]
+# Numbers of images per value, None if the prompt does not give a number, or a single value.
+WrittenValue = str | dict[str, Annotated[int, Field(ge=0, le=1000), Number] | None] | None
 
 
 def hash_of(value: object) -> str:
@@ -191,6 +197,34 @@ def _stated_prompts(
     return planned
 
 
+class ImageRecord(BaseModel):
+    """What the metadata in an image file states about its generation.
+
+    Attributes:
+        value: value that was added to the prompt, or number of people with each value. For several
+            attributes, a list.
+        generated_prompt: prompt that the image was generated from, or None if it is not stored.
+        left_unchanged: whether the image is a copy of the unedited pipeline's image.
+        flagged: whether the pipeline's safety checker flagged the image.
+    """
+
+    value: WrittenValue | tuple[WrittenValue, ...] = None
+    generated_prompt: str | None = Field(None, alias="generated prompt")
+    left_unchanged: bool = False
+    flagged: bool = False
+
+    def values(self, n: int) -> tuple[WrittenValue, ...]:
+        """Return the value for each of n attributes.
+
+        Raises:
+            InvalidInputError: If the file has a different number of values.
+        """
+        values = self.value if isinstance(self.value, tuple) else (self.value,) * n
+        if len(values) != n:
+            raise InvalidInputError(f"value: got {len(values)} values for {n} attributes")
+        return values
+
+
 class Plan(Strict):
     """Everything that determines the pixels of the images in a folder.
 
@@ -210,13 +244,13 @@ class Plan(Strict):
     prompt_set_hash: str
     prompts: tuple[PlannedPrompt, ...]
     variants: dict[str, Facts]
-    seeds: tuple[int, ...] = (0,)
-    images: int
-    stated_images: int = 0
-    images_of_prompt: dict[str, int] = Field(default_factory=dict)
-    steps: int
-    guidance: float
-    batch_size: int
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = (0,)
+    images: ImageCount
+    stated_images: ImageCount = 0
+    images_of_prompt: dict[str, ImageCount] = Field(default_factory=dict)
+    steps: Annotated[int, Field(ge=0, le=1_000_000)]
+    guidance: Annotated[float, Field(allow_inf_nan=False)]
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)]
     options: dict[str, object] = Field(default_factory=dict)
 
     @field_validator("variants")
@@ -224,11 +258,42 @@ class Plan(Strict):
     def _in_different_folders(cls, variants: dict[str, Facts]) -> dict[str, Facts]:
         # Compare folder names, because "cali 1" and "cali-1" would share a folder.
         folders = {file_slug(name)[:60] for name in variants}
-        if variants[NONE] or len(folders - {""}) < len(variants):
+        if variants.get(NONE) != {} or len(folders - {""}) < len(variants):
             raise ValueError(
-                f"got {list(variants)}; expected different folder names, and no method named 'none'"
+                f"got {list(variants)}; expected different folder names, and 'none' only for the"
+                " unedited pipeline, without settings"
             )
         return variants
+
+    @field_validator("model")
+    @classmethod
+    def _readable(cls, model: Facts) -> Facts:
+        if model.get("fingerprint") is not None:
+            Fingerprint.model_validate(model["fingerprint"])
+        return model
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Plan:
+        # Add up an upper bound first, because a list of all images may not fit into memory.
+        numbers = [self.images, self.stated_images, *self.images_of_prompt.values()]
+        n = len(self.variants) * len(self.prompts) * len(self.seeds) * max(numbers)
+        if n > MOST_IMAGES:
+            n = len(self.variants) * sum(map(self._count, self.prompts)) * len(self.seeds)
+        if n > MOST_IMAGES:
+            raise ValueError(
+                f"images: {n:,} images in total, over all variants, prompts and seeds; expected at"
+                f" most {MOST_IMAGES:,}, so generate the rest into another folder"
+            )
+        return self
+
+    def _count(self, planned: PlannedPrompt) -> int:
+        """Return the number of images per seed for a prompt."""
+        prompt, _, part, stated_value = planned
+        # Discrepancies for class prompts require many images per prompt. For other prompts, only a
+        # rate over all of them is measured.
+        if stated_value is None and part in ("train", "unseen"):
+            return self.images_of_prompt.get(prompt, self.images)
+        return self.stated_images
 
     @cached_property
     def all_images(self) -> tuple[PlannedImage, ...]:
@@ -236,13 +301,8 @@ class Plan(Strict):
         images = []
         for variant, settings in self.variants.items():
             for planned in self.prompts:
-                prompt, _, part, stated_value = planned
-                # Discrepancies for class prompts require many images per prompt. For other prompts,
-                # only a rate over all of them is measured.
-                is_class_prompt = stated_value is None and part in ("train", "unseen")
-                count = self.stated_images
-                if is_class_prompt:
-                    count = self.images_of_prompt.get(prompt, self.images)
+                prompt, _, _, stated_value = planned
+                count = self._count(planned)
                 if stated_value is None and settings.get("only_stated"):
                     count = 0
                 for run, i in product(self.seeds, range(count)):
@@ -316,8 +376,6 @@ class Plan(Strict):
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
         if old_weights:
-            from vldebias.projection.fingerprint import Fingerprint
-
             fingerprint = Fingerprint.model_validate(new_weights) if new_weights else None
             if not Fingerprint.model_validate(old_weights).matches(fingerprint):
                 differences.append("the weights differ")
@@ -380,6 +438,21 @@ class GeneratedImages:
         """Return an image's generation metadata, or raise OSError if the file cannot be read."""
         return dict(read_png(self.path(image), pixels=False)[1])
 
+    def record(self, image: PlannedImage) -> ImageRecord:
+        """Return the checked part of an image's generation metadata.
+
+        Raises:
+            InvalidInputError: If the metadata is not what `generate` writes.
+            OSError: If the file cannot be read.
+        """
+        try:
+            return ImageRecord.model_validate(self.metadata(image))
+        except ValidationError as error:
+            raise InvalidInputError(
+                f"{self.path(image)}: its metadata is not valid: {explain(error)}; generate"
+                " the image again"
+            ) from None
+
     def result(self, *, settings: Mapping[str, object], **fields: object) -> TaskResult:
         """Return an empty result for these images.
 
@@ -398,12 +471,12 @@ class GeneratedImages:
         columns: Facts = {
             "split": "generated",
             "n": n,
-            "model": str(model.get("id") or model["pipeline"]),
+            "model": str(model.get("id") or model.get("pipeline") or "unknown"),
             "attribute": plan.prompt_set,
             "attribute_hash": plan.prompt_set_hash,
             "methods": plan.variants,
             "seeds": list(plan.seeds),
-            "fingerprint": model.pop("fingerprint"),
+            "fingerprint": model.pop("fingerprint", None),
             "settings": {**model, **settings},
         }
         return TaskResult(TaskProvenance.model_validate(columns | fields))

@@ -72,7 +72,8 @@ def judge_images(
     keys = image_keys(images)
     unjudged = {}
     for image, key in zip(images, keys, strict=True):
-        if key not in answer_of_key:
+        answer = answer_of_key.get(key, {})
+        if any(len(answer.get(name, ())) != len(values) for name, values in judge.names.items()):
             unjudged[key] = image
 
     bar = progress.bar("judging", len(unjudged), reused=len(keys) - len(unjudged))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from vldebias.data import Labels
 from vldebias.data.labels import UNKNOWN
 from vldebias.judge.plan import GeneratedImages
 from vldebias.utils.files import digest
+from vldebias.utils.schema import Share
 
 NO_VALUE = "unknown"  # a judge's answer that does not name a value
 SURE = 0.8  # default minimum probability at which an answer counts
@@ -32,6 +33,14 @@ class StoredAnswers:
     name: str = ""
     names: dict[str, list[str]] = field(default_factory=dict)
     answers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+
+class _Line(BaseModel, extra="allow"):
+    """A line of an answer file, whose other keys are image keys."""
+
+    __pydantic_extra__: dict[str, dict[str, list[Share]]]
+    name: str | None = None
+    names: dict[str, list[str]] | None = None
 
 
 def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labels:
@@ -76,9 +85,11 @@ def last_judgements(
         if not set(values) <= set(names):
             continue
         # Use zeros for images without an answer, which `decide` maps to "unknown".
-        never_judged = {attribute: [0.0] * len(names)}
-        rows = [stored.answers.get(key, never_judged)[attribute] for key in image_keys(images)]
-        chances = np.array(rows)
+        chances = np.zeros((len(images), len(names)))
+        for row, key in enumerate(image_keys(images)):
+            answer = stored.answers.get(key, {}).get(attribute, [])
+            if len(answer) == len(names):
+                chances[row] = answer
         answers = []
         for code in decide(chances, names, SURE).codes:
             name = names[code] if code >= 0 else NO_VALUE
@@ -102,10 +113,10 @@ def stored_answers(path: Path) -> StoredAnswers:
     """Load an answer file, and skip incomplete lines."""
     stored = StoredAnswers()
     for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            content = json.loads(line)
+        with suppress(ValidationError):
+            content = _Line.model_validate_json(line)
             # The first line describes the judge. All other lines map keys to answers.
-            stored.name = content.pop("name", stored.name)
-            stored.names = content.pop("names", stored.names)
-            stored.answers |= content
+            stored.name = stored.name if content.name is None else content.name
+            stored.names = stored.names if content.names is None else content.names
+            stored.answers |= content.__pydantic_extra__
     return stored

@@ -162,7 +162,10 @@ class Result(Measurements):
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
             problem = f"{place}: {first['msg']}"
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except InvalidInputError:
+            raise
+        # Python raises a ValueError of its own for integers of more than 4,300 digits.
+        except (ValueError, RecursionError) as error:
             problem = f"{error}; not JSON"
         raise InvalidInputError(
             f"{path}: not a valid result ({problem}); expected a file written by `vldebias eval`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Json, ValidationError, field_validator
 
 from vldebias.errors import (
     REMOVED,
@@ -21,17 +23,19 @@ from vldebias.errors import (
     ProjectionMismatchError,
     SuspectInputWarning,
     explain_keywords,
+    shortened,
     warn,
 )
+from vldebias.projection.fingerprint import Fingerprint
 from vldebias.reranking.candidates import UNKNOWN, Floats, Mask, as_floats, unit_products
 from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares
 from vldebias.reranking.nearest import NearestText, shares_near
+from vldebias.utils.files import explain
 from vldebias.utils.formats import FORMAT, check_format
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.methods import Problem
-    from vldebias.projection.fingerprint import Fingerprint
     from vldebias.prompts import PromptSet
     from vldebias.typing import AnyArray, AttributeLike, ModelLike
 
@@ -63,6 +67,21 @@ _AGREE_LISTED = 0.85
 # Two halves of the vectors behind a filter disagree if a group's shares in them differ by more than
 # this number of standard deviations.
 _DISAGREE = 3.0
+
+
+class _Header(BaseModel, extra="ignore", frozen=True):
+    """The strings in a saved file's header, of which some are JSON."""
+
+    names: Json[tuple[tuple[str, ...], ...]]
+    doubt: str
+    fingerprint: Json[Fingerprint | None]
+
+    @field_validator("names")
+    @classmethod
+    def _different(cls, names: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        if not names or any(len(set(values)) < max(len(values), 2) for values in names):
+            raise ValueError("expected at least two different names of groups for each attribute")
+        return names
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,21 +117,25 @@ class IndexGroups:
 
     def __post_init__(self) -> None:
         """Raise an error if arrays have the wrong shape or values, such as in a changed file."""
-        g = len(self.names)
-        width = self.attributes[0].texts.shape[-1]
-        are_valid = [_are_shares(self.shares, g), _is_finite(self.near_shares, (g,))]
+        # Do not list the names yet, because a file may state any number of them.
+        g = math.prod(len(attribute.names) for attribute in self.attributes)
+        width = self.attributes[0].texts.shape[-1] if self.attributes[0].texts.ndim else 0
+        is_between = _is_finite(self.near_shares, (g,)) and np.ptp([0, 1, *self.near_shares]) == 1
+        are_valid = [_are_shares(self.shares, g), is_between]
         if self.person is not None:
-            are_valid.append(_is_finite(self.person, (width,)))
+            # It is the difference between two unit vectors.
+            is_direction = _is_finite(self.person, (width,))
+            are_valid.append(is_direction and 0 < float(np.abs(self.person).max()) <= 2)
         for attribute in self.attributes:
             n = len(attribute.names)
-            are_valid.append(_is_finite(attribute.texts, (n, width)))
+            are_valid.append(_are_unit(attribute.texts, (n, width)))
             are_valid.append(_is_finite(attribute.borders, (n,)))
-            shape = (len(attribute.wordings), n, width)
-            are_valid.append(_is_finite(attribute.wordings, shape))
+            shape = (attribute.wordings.shape[:1] or (0,)) + (n, width)
+            are_valid.append(_are_unit(attribute.wordings, shape))
         if not all(are_valid):
             raise InvalidInputError(
-                f"index groups: expected finite texts and borders of {g} groups, and shares that"
-                " sum to 1; fit them again with"
+                f"index groups: expected unit texts and finite borders of {g} groups, and shares"
+                " that sum to 1; fit them again with"
                 " vldebias.debias_queries(embed, attribute, reference=vectors)"
             )
 
@@ -340,8 +363,6 @@ class IndexGroups:
         """
         from safetensors import SafetensorError, safe_open
 
-        from vldebias.projection.fingerprint import Fingerprint
-
         try:
             with safe_open(file, "np") as opened:
                 header = opened.metadata() or {}
@@ -369,24 +390,37 @@ class IndexGroups:
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"
             )
-        names_of_attributes = json.loads(header["names"])
-        if groups and names_of_attributes != [list(names) for names in groups]:
+        try:
+            read = _Header.model_validate(header)
+        except ValidationError as error:
             raise InvalidInputError(
-                f"{file}: contains the shares of {names_of_attributes}, but the prompt sets have"
-                f" {[list(names) for names in groups]}; pass reference= to fit the queries again"
+                f"{file}: its header is not valid: {explain(error)}; fit the shares again with"
+                " vldebias.debias_queries(embed, attribute, reference=vectors)"
+            ) from None
+        if groups and read.names != tuple(map(tuple, groups)):
+            raise InvalidInputError(
+                f"{file}: contains the shares of {[list(names) for names in read.names]}, but the"
+                f" prompt sets have {[list(names) for names in groups]}; pass reference= to fit the"
+                " queries again"
+            )
+        numbers = range(len(read.names))
+        expected = {f"{i}.{part}" for i in numbers for part in ("texts", "borders", "wordings")}
+        if set(tensors) - {"person"} != expected | {"shares", "near_shares"}:
+            raise InvalidInputError(
+                f"{file}: got the tensors {shortened(', '.join(sorted(tensors)), 200)}; expected"
+                f" {', '.join(sorted(expected))}, near_shares and shares"
             )
         attributes = []
-        for number, names in enumerate(names_of_attributes):
-            parts = [tensors[f"{number}.{part}"] for part in ("texts", "borders", "wordings")]
-            attributes.append(NearestText(tuple(names), *parts))
-        mark = json.loads(header["fingerprint"])
+        for i, names in enumerate(read.names):
+            parts = [tensors[f"{i}.{part}"] for part in ("texts", "borders", "wordings")]
+            attributes.append(NearestText(names, *parts))
         loaded = cls(
             tuple(attributes),
             tensors["shares"],
             tensors["near_shares"],
-            None if mark is None else Fingerprint(**mark),
+            read.fingerprint,
             tensors.get("person"),
-            header["doubt"],
+            read.doubt,
         )
         if host is not None:
             loaded._check_model(host, file)
@@ -545,6 +579,12 @@ def _are_shares(values: Floats, g: int) -> bool:
 def _is_finite(values: Floats, shape: tuple[int, ...]) -> bool:
     """Return whether an array has a shape and finite floats."""
     return values.shape == shape and values.dtype.kind == "f" and bool(np.isfinite(values).all())
+
+
+def _are_unit(values: Floats, shape: tuple[int, ...]) -> bool:
+    """Return whether an array has a shape and unit vectors."""
+    lengths = np.linalg.norm(values, axis=-1) if _is_finite(values, shape) else np.full(1, np.nan)
+    return not np.any(~(np.abs(lengths - 1) <= 1e-3))
 
 
 def _digest(header: Mapping[str, str], tensors: Mapping[str, NDArray[np.generic]]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, VldebiasError, shortened
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
 from vldebias.reranking.groups import ZERO_SHOT
 from vldebias.reranking.ids import as_ids, first_fraction
@@ -61,7 +61,17 @@ class _Results:
     def read(self, n: int) -> tuple[int, bool]:
         """Read the best n results, and return how many there are and whether there are no more."""
         if n > self._n_requested and not self._is_end:
-            found = results_of(self._call(self._vector, n), len(self._vector))
+            try:
+                received = self._call(self._vector, n)
+            except (OSError, VldebiasError):
+                raise  # Callers may handle errors of the connection themselves.
+            except Exception as error:
+                raise InvalidInputError(
+                    f"index_call: asked for {n:,} results, it raised {type(error).__name__}:"
+                    f" {shortened(str(error), 200)}. If the store has a limit, return fewer"
+                    " results, at most its limit"
+                ) from error
+            found = results_of(received, len(self._vector))
             self.ids, self.scores, self._features = found[0][:n], found[1][:n], found[2][:n]
             self.labels = self._groups.predict(self._features)
             self._n_requested = n

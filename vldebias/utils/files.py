@@ -400,7 +400,7 @@ def _strict_loader() -> type[yaml.SafeLoader]:
 
 
 def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
-    """Load an untrusted JSON file, rejecting NaN and infinity.
+    """Load an untrusted JSON file, rejecting NaN, infinity and halves of surrogate pairs.
 
     Args:
         path: the file to read.
@@ -414,6 +414,9 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
     try:
         # Python's parser accepts NaN and Infinity, which are not valid JSON.
         value: JSON = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        if b"\\ud" in text.lower():
+            # Half of a surrogate pair can be read, but not written to a file again.
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: got {error}; expected JSON in UTF-8") from None
     return value

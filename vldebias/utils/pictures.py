@@ -175,7 +175,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
                 return image.convert("RGB"), metadata
             return image, metadata
     # Pillow and json may raise any of these for damaged chunks.
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, RecursionError) as error:
         raise OSError(f"{path}: {error}") from error
 
 

@@ -154,10 +154,11 @@ class _Absence:
             return _any_of(_LISTS.get(f"{code}-{name}", ()))
 
         # An auxiliary and adverbs may precede a participle, or follow it at the end of a clause.
-        between = rf"(?:(?:{words('has')}|{words('soon')}){gap})*"
+        # Their number is limited, so that the time is linear for a prompt that repeats them.
+        between = rf"(?:(?:{words('has')}|{words('soon')}){gap}){{0,4}}"
         left = rf"{between}{words('left')}(?:{gap}{words('has')})?"
         away = rf"{words('has')}{gap}{between}{words('off')}"
-        absent = rf"(?:{words('has')}{gap})*{words('not')}{gap}{between}{words('here')}"
+        absent = rf"(?:{words('has')}{gap}){{0,4}}{words('not')}{gap}{between}{words('here')}"
         # The phrase ends its clause: "a chef has left" but not "a chef has left the kitchen".
         ends_clause = rf"{end}(?=\s*(?:{_CLAUSE_END}|$|{words('then')}{end}))"
         # "On the left" and "looking left" are directions.

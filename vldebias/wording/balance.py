@@ -251,6 +251,16 @@ class Balancer:
         self._single = is_one_set and len(parts) == 1
         self._sampler = EvenSampler[Value](self.seed, _MOST)
 
+    @property
+    def fixed_seed(self) -> int:
+        """Return the given seed, or else one that is derived from the values of the attributes.
+
+        It is the same in every process and after every restart.
+        """
+        if not self.has_drawn_seed:
+            return cast(int, self.seed)  # set by `__post_init__`
+        return seed_from(*chain(*(reader.attribute.words for reader in self._readers)))
+
     @explain_keywords
     def next(self, prompts: Iterable[str]) -> BalancedPrompts:
         """Balance one prompt per image, continuing the counts from earlier calls.

@@ -50,13 +50,14 @@ _PERSON = (
 _CHANGE = r"make|turn|change|convert|transform|morph"
 # A face that is changed, but not one that is only mentioned ("remove the mask from her face")
 _FACE = (
-    rf"(?<!from )(?<!off )(?<!over )(?<!on )(?<!around )(?:{_DETERMINER}|\w+'s) faces?"
+    rf"(?<!from )(?<!off )(?<!over )(?<!on )(?<!around )(?:{_DETERMINER}|\b\w{{1,40}}'s) faces?"
     r"|(?:lines|bags|circles) (?:around|under)"
 )
 _STOP = r"in|on|at|of|next|with|who|so|wearing|holding|for|while"
-_PHRASE = rf"(?P<value>(?:(?!\b(?:{_STOP})\b)[^.,;!?])*)"
+# All repetitions are bounded, so that the time grows linearly with the length of an instruction.
+_PHRASE = rf"(?P<value>(?:(?!\b(?:{_STOP})\b)[^.,;!?]){{0,200}})"
 _ADVERB = (
-    r"(?:(?:to|be|look|looks?|seem|appear|become|more|about|around|a bit|a little|slightly|much) )*"
+    r"(?:(?:to|be|looks?|seem|appear|become|more|about|around|a bit|a little|slightly|much) ){0,6}"
 )
 # Value words that also describe things ("make the jacket black") count only as what a person is:
 # "make him black", "she should be black".
@@ -77,17 +78,17 @@ _IS = (
 # What a person becomes: "the singer an old man", "the guy to a woman", "born a boy".
 _BECOMES = (
     *_IS,
-    re.compile(rf"\b(?:{_CHANGE})\b[^.;!?]*?\b(?:in)?to {_PHRASE}", re.IGNORECASE),
+    re.compile(rf"\b(?:{_CHANGE})\b[^.;!?]{{0,200}}?\b(?:in)?to {_PHRASE}", re.IGNORECASE),
     re.compile(rf"\b(?:{_CHANGE}) {_DETERMINER} (?:[\w-]+ ){{1,3}}?an? {_PHRASE}", re.IGNORECASE),
     re.compile(rf"\b(?:as|like|born|become|be) {_PHRASE}", re.IGNORECASE),
 )
 # Another person takes the place: "turn him into Batman", "change the people to Mexicans".
 _REPLACED = re.compile(rf"\breplace {_PERSON}|\b(?:{_CHANGE}) {_PERSON} (?:in)?to\b", re.IGNORECASE)
-_REPLACEMENT = re.compile(rf"\breplace\b[^.;!?]*? (?:with|by) {_PHRASE}", re.IGNORECASE)
+_REPLACEMENT = re.compile(rf"\breplace\b[^.;!?]{{0,200}}? (?:with|by) {_PHRASE}", re.IGNORECASE)
 # "Make him look like Brad Pitt", but not "like a New York policeman"
 _NAME = re.compile(rf"{_PERSON} (?:look like|into(?: an?)?) [A-Z]\w+ [A-Z]\w+")
 _PRONOUN = re.compile(r"\b(?:s?he|his|hers?|him(?:self)?|herself)\b", re.IGNORECASE)
-_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”")
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^“”]*”")
 
 
 class KeptPerson(NamedTuple):

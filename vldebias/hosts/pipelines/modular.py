@@ -252,7 +252,7 @@ class ModularHost(DiffusersHost):
         # unchanged.
         shown = None
         for name, mask in outputs.items():
-            if mask is not None and re.search("image.*mask", name):
+            if mask is not None and re.search("image.{0,100}mask", name):
                 shown = up_to_last(mask)
                 break
         edited = self.project(attachment, tuple(outputs.values()), call, shown=shown)

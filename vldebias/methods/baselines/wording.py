@@ -23,7 +23,7 @@ ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
 # Nouns for an image, to which the attribute does not apply.
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
 # Matches an article whose noun is not an image, such as the second in "a photo of a nurse at work".
-NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
+NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]{{0,300}}$)", re.IGNORECASE)
 
 
 def rewrite_prompt(prompt: str, words: str) -> str:

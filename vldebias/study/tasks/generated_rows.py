@@ -56,7 +56,7 @@ def image_table(
         codes: attribute -> value in lower case -> its column in the answers.
     """
     table = pd.DataFrame(generated.images)
-    table["flagged"] = [generated.metadata(image)["flagged"] for image in generated]
+    table["flagged"] = [generated.record(image).flagged for image in generated]
     table["recognised"] = np.nan
     # Prompts such as "A red car in the rain." do not have a concept to recognise.
     concepts = table.concept.where(table.part != "others", "").str.casefold()

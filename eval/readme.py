@@ -67,6 +67,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "stated": prompts.stated,
     },
     "docs/how-to/captions.md": {"refusals": captioner.refusals},
+    "docs/how-to/languages.md": {"languages_plain": prompts.languages_plain},
     "docs/how-to/edited-images.md": {"skin": skin.errors},
     "docs/how-to/index-queries.md": {"searched": methods.searched},
     "docs/how-to/rerank.md": {"reranked": methods.reranked},

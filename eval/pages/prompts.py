@@ -6,6 +6,7 @@ import json
 
 from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
+from vldebias.wording.languages import load_language
 
 NEW_LISTS = (21,)  # the latest draw of `real_prompts.json`, read before the rules were replaced
 
@@ -29,6 +30,26 @@ def prompt_readings() -> str:
 def _share(count: int, n: int) -> str:
     low, high = wilson_interval(count, n)
     return f"{count / n:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def languages_plain() -> str:
+    """Write, for each language, how many changes were wrong and how many plain prompts changed."""
+    rows = {(row.metric, row.subset): row for row in read("languages_plain").rows}
+    lines = [["language", "changes", "wrong", "plain prompts written", "no people: changed"]]
+    codes = [subset for metric, subset in rows if metric == "plain_written" and subset]
+    for code in [*codes, ""]:
+        cells = [load_language(code).name if code else "all"]
+        for metric in ("wrong_changes", "plain_written", "no_people_changed"):
+            row = rows.get((metric, code))
+            n = row.n["prompts"] if row else 0
+            count = round(row.value * n) if row else 0
+            if metric == "wrong_changes":
+                share = "" if code or row is None else f", {span(row)}"
+                cells += [str(n), f"{count}{share}"]
+            else:
+                cells.append(f"{count} of {n}")
+        lines.append(cells)
+    return table(*lines, note="From `eval/results/languages_plain.json`.")
 
 
 def stated() -> str:

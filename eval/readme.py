@@ -66,6 +66,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
+    "docs/how-to/balance-prompts.md": {"wrong_changes": prompts.wrong_changes},
     "docs/how-to/captions.md": {"refusals": captioner.refusals},
     "docs/how-to/languages.md": {"languages_plain": prompts.languages_plain},
     "docs/how-to/edited-images.md": {"skin": skin.errors},

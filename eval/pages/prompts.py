@@ -8,23 +8,39 @@ from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 from vldebias.wording.languages import load_language
 
-NEW_LISTS = (21,)  # the latest draw of `real_prompts.json`, read before the rules were replaced
+
+def read_readings() -> tuple[str, dict[str, dict[str, int]]]:
+    """Return what the lists of prompts are, and the counts for each kind of list."""
+    content = json.loads((RESULTS / "prompt_readings.json").read_text(encoding="utf-8"))
+    return content["note"], {row["kind"]: row for row in content["rows"]}
 
 
 def prompt_readings() -> str:
     """Write how many prompts are changed, and how many changes are wrong, by kind of list."""
-    content = json.loads((RESULTS / "prompt_readings.json").read_text(encoding="utf-8"))
+    note, counts = read_readings()
     lines = [["lists of", "prompts", "changed", "wrong, of the changes [95%]", "kept [95%]"]]
-    for row in content["rows"]:
+    for kind, row in counts.items():
         changed = row["changed"]
         wrong = _share(row["wrong"], changed) if changed else "none"
         kept = _share(row["kept"], row["right_before"]) if row["right_before"] else "not counted"
-        lines.append([row["kind"], f"{row['prompts']:,}", f"{changed:,}", wrong, kept])
-    note = (
-        f"{content['note']} Kept: of the right changes that the former, longer rules made. From"
+        lines.append([kind, f"{row['prompts']:,}", f"{changed:,}", wrong, kept])
+    note += (
+        " Kept: of the right changes that the former, longer rules made. From"
         " `eval/results/prompt_readings.json`."
     )
     return table(*lines, note=note)
+
+
+def wrong_changes() -> str:
+    """Write the share of wrong changes in prompts by users and in captions as a sentence."""
+    _, counts = read_readings()
+    users, captions = (
+        _share(counts[kind]["wrong"], counts[kind]["changed"]) for kind in ("users", "captions")
+    )
+    return (
+        f"\nOf the changes to prompts by users, {users} were wrong, and of the changes to captions"
+        f" {captions}\n(`eval/results/prompt_readings.json`).\n\n"
+    )
 
 
 def _share(count: int, n: int) -> str:

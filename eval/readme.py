@@ -26,6 +26,7 @@ from eval.pages import (
     photographs,
     promises,
     prompts,
+    rivals,
     skin,
     sources,
     times,
@@ -41,16 +42,14 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "window": front.window,
         "promises": promises.promises,
         "by_texts": promises.by_texts,
+        "simple_rivals": rivals.simple_rivals,
     },
     "docs/methods.md": {"declared": methods.declared},
     "docs/methods/search.md": {
         "rivals_real": partial(methods.rivals, "rivals_real", "celeba professions"),
         "few": methods.few,
     },
-    "docs/methods/groups.md": {
-        "rivals_groups": methods.groups,
-        "classifier_default": methods.classifier_default,
-    },
+    "docs/methods/groups.md": {"rivals_groups": methods.groups},
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
     "docs/explanation/captioners.md": {"edits": captioner.edits},
     "docs/explanation/papers.md": {
@@ -63,8 +62,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "eval/other_data.md": {"other_data": training.other_data},
     "docs/explanation/accuracy-of-balanced-prompts.md": {
-        "real_prompts": prompts.real_prompts,
-        "languages_blind": prompts.languages_blind,
+        "prompt_readings": prompts.prompt_readings,
         "in_turn": prompts.in_turn,
         "stated": prompts.stated,
     },
@@ -90,6 +88,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/fine-tuning.md": {
         "choices": training.choices,
+        "saved": training.saved,
     },
     "docs/explanation/intervals.md": {
         "covered_by_kind": evidence.covered_by_kind,

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
+from vldebias.errors import REMOVED, SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.training.settings import TrainSettings
 
@@ -100,7 +100,7 @@ def test_a_command_or_an_option_that_does_not_exist_is_found(tmp_path: Path) -> 
 
 def test_options_in_texts_exist() -> None:
     known = {"--help", "--version", "--install-completion", "--show-completion"}
-    known |= {*options_below(COMMAND), *OF_OTHERS}
+    known |= {*options_below(COMMAND), *OF_OTHERS, *REMOVED}
     unknown = {}
     for path in (*TEXTS, *CODE):
         # Experiments have options of their own, and styles have names with two hyphens.
@@ -242,11 +242,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"{TRAIN} tables/outside.csv --out b",
             r"--set allow_outside=true",
             "+ --set allow_outside=true",
-        ),
-        (
-            "prompts balance - --attribute gender --original-column user",
-            r"expected a file with columns",
-            "prompts balance prompts.csv --attribute gender --column text --original-column text",
         ),
         (
             "prompts balance prompts.txt --attribute gender --images 900000000",
@@ -521,14 +516,12 @@ def evaluation_without_labels() -> None:
         vldebias.evaluate(model, features, labels=labels, k=5, **options)
 
 
-def probabilities_that_are_missing() -> None:
+def method_that_was_removed() -> None:
     scores, labels = [0.9, 0.8, 0.7], ["a", "b", "a"]
     try:
         vldebias.rerank(scores, 2, labels=labels, method="expected")
     finally:
         vldebias.rerank(scores, 2, labels=labels, method="quota")
-        probabilities = [[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]
-        vldebias.rerank(scores, 2, probabilities=probabilities, method="expected")
 
 
 def lists_in_place_of_labels() -> None:
@@ -582,7 +575,7 @@ def test_ids_without_a_label_are_counted_once() -> None:
         (query_edit_of_a_model, r"attach to it with vldebias\.debias\(model, attribute\)"),
         (model_without_its_tokenizer, r"pass tokenizer=open_clip\.get_tokenizer"),
         (evaluation_without_labels, r"pass labels="),
-        (probabilities_that_are_missing, r"pass probabilities=.*or use method='quota'"),
+        (method_that_was_removed, "did you mean 'quota'"),
         (lists_in_place_of_labels, r"got the list \['a', 'x'\].*mapping from column to labels"),
         (labels_by_other_ids, r"no id has a label; expected keys such as 1, got '1'"),
         (projection_before_it_is_fitted, r"call \.fit\(pairs, spurious\) first"),

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import SuspectInputWarning, VldebiasError
+from vldebias.errors import REMOVED, SuspectInputWarning, VldebiasError
 from vldebias.methods.reference import Reference
 from vldebias.miniature import load_clip, load_pipeline
+from vldebias.wording import Balancer
 
 
 def strength_after_removal() -> None:
@@ -39,6 +40,7 @@ def evaluation_without_labels() -> None:
 
 SHARES: Any = {"female": 0.5, "male": 0.5}
 LABELS: Any = "gender"
+ORIGINAL: Any = {"original": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,40 @@ LABELS: Any = "gender"
 def test_a_mistake_in_python_is_named(mistake: Callable[[], object], words: str) -> None:
     with pytest.raises(VldebiasError, match=words):
         mistake()
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: vldebias.balance_prompts(["a"], "gender", **ORIGINAL),
+        lambda: Balancer("gender").next(["a"], **ORIGINAL),
+        lambda: Balancer("gender").at("a", 0, **ORIGINAL),
+        lambda: Balancer("gender").write(["a"], [None], **ORIGINAL),
+    ],
+)
+def test_a_removed_parameter_says_what_to_do_instead(mistake: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=r"argument 'original'; balance the user's prompt first"):
+        mistake()
+
+
+def test_a_removed_option_says_what_to_do_instead(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("A photo of a nurse\n")
+    call = ["prompts", "balance", str(prompts), "--attribute", "gender"]
+    for removed in (["--original-column", "user"], ["--original-column=user"]):
+        done = CliRunner().invoke(app, [*call, *removed])
+        assert done.exit_code == 2
+        assert "No such option: --original-column; balance the user's prompt first" in done.output
+    # An unknown option still gets a suggestion, and values are no options.
+    assert "Possible options: --seed" in CliRunner().invoke(app, [*call, "--sed", "1"]).output
+    assert CliRunner().invoke(app, [*call, "--seed", "1"]).exit_code == 0
+
+
+def test_removed_names_are_gone() -> None:
+    assert not set(vars(vldebias)) & set(REMOVED)
+    for sentence in REMOVED.values():
+        assert sentence[0].islower()
+        assert not sentence.endswith(".")
 
 
 def test_a_file_name_is_not_balanced_silently() -> None:

@@ -71,24 +71,29 @@ def test_a_record_of_format_1_is_read() -> None:
     assert Record.read(example("record.json", 1)) == formats.record()
 
 
-def test_the_groups_of_an_index_of_format_1_are_read() -> None:
-    loaded = IndexGroups.load(example("index.safetensors", 1), groups=[("female", "male")])
+def test_the_groups_of_an_index_of_format_2_are_read() -> None:
+    loaded = IndexGroups.load(example("index.safetensors", 2), groups=[("female", "male")])
     made = formats.index()
     assert loaded.fingerprint == FINGERPRINT
     assert loaded.doubt == "too few images"
-    assert loaded.share_of_name() == {"female": 0.7, "male": 0.3}
-    (estimator,) = loaded.estimators
-    (expected,) = made.estimators
-    assert estimator.names == expected.names
-    assert estimator.by_probability
+    assert loaded.share_of_name() == {"female": 0.75, "male": 0.25}
+    (attribute,) = loaded.attributes
+    (expected,) = made.attributes
+    assert attribute.names == expected.names
     for left, right in (
         (loaded.shares, made.shares),
+        (loaded.near_shares, made.near_shares),
         (loaded.person, made.person),
-        (estimator.texts, expected.texts),
-        (estimator.slopes, expected.slopes),
-        (estimator.offsets, expected.offsets),
+        (attribute.texts, expected.texts),
+        (attribute.borders, expected.borders),
+        (attribute.wordings, expected.wordings),
     ):
         np.testing.assert_array_equal(left, right)
+
+
+def test_the_groups_of_an_index_of_format_1_must_be_fitted_again() -> None:
+    with pytest.raises(InvalidInputError, match=r"got format 1.* fit them again with"):
+        IndexGroups.load(example("index.safetensors", 1))
 
 
 def test_a_prompt_set_of_format_1_is_read() -> None:
@@ -198,8 +203,8 @@ def test_a_newer_format_is_refused_in_a_sentence(name: str, tmp_path: Path) -> N
         READERS[name][1](path)
     line = ", line 1" if name == "answers.jsonl" else ""
     assert str(error.value) == (
-        f"{path}{line} has format 3; this version of vldebias reads formats up to 1: upgrade with"
-        " pip install --upgrade vldebias"
+        f"{path}{line} has format 3; this version of vldebias reads formats up to"
+        f" {CURRENT[name]}: upgrade with pip install --upgrade vldebias"
     )
 
 
@@ -209,7 +214,9 @@ def test_a_version_that_is_no_positive_whole_number_is_refused(
     name: str, version: Any, tmp_path: Path
 ) -> None:
     path = changed(name, version, tmp_path)
-    with pytest.raises(InvalidInputError, match=r"format_version: got .*; expected 1\. Correct it"):
+    with pytest.raises(
+        InvalidInputError, match=r"format_version: got .*; expected .*1.*\. Correct it"
+    ):
         READERS[name][1](path)
 
 
@@ -252,7 +259,9 @@ def test_edits_and_index_shares_must_state_their_format(name: str, tmp_path: Pat
         del config["format_version"]
         header["config"] = json.dumps(config)
     save_file(load_file(stored), path, header)
-    with pytest.raises(InvalidInputError, match=r"format_version: got (nothing|None); expected 1"):
+    with pytest.raises(
+        InvalidInputError, match=r"format_version: got (nothing|None); expected (1|a whole)"
+    ):
         READERS[name][1](path)
 
 

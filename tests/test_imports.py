@@ -78,7 +78,7 @@ def test_importing_hosts_does_not_import_the_compiler() -> None:
     """torch.compile takes seconds to import, and edits need it only for compiled models."""
     script = (
         "import sys, vldebias.hosts, vldebias.hosts.pipelines.steering\n"
-        "print('torch._dynamo' in sys.modules, 'vldebias.hosts.clip.words' in sys.modules)"
+        "print('torch._dynamo' in sys.modules, 'vldebias.hosts.clip.stated' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -2,6 +2,7 @@
 unchanged, and the rule for the default applies."""
 
 import asyncio
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -311,14 +312,18 @@ def test_langchain_is_called_in_batches_if_queries_are_embedded_like_documents()
     assert [n for kind, n in shifted.asks if kind == "documents"] == [1]
 
 
-def test_the_default_abstains_with_a_message_and_changes_nothing() -> None:
-    jobs = ["cook", "nurse", "doctor", "pilot"]
-    few = make_prompt_set("few", SET.attributes, jobs, test_concepts=["judge", "baker"])
-    with pytest.warns(AutoDeclinedWarning, match="the default attaches no edit"):
-        queries = vldebias.debias_queries(lambda texts: rows_of(texts, seed=4).tolist(), few)
+def test_without_a_method_queries_stay_and_the_call_that_re_ranks_is_named() -> None:
+    with pytest.warns(AutoDeclinedWarning, match=r"pass reference=.* and call queries\.search\("):
+        queries = vldebias.debias_queries(as_lists, SET)
     assert queries.fitted.method == "default: none"
     assert "name a method" in repr(queries)
-    assert queries.embed(QUERIES) == rows_of(QUERIES, seed=4).tolist()
+    with pytest.warns(AutoDeclinedWarning, match=r"Re-rank the results: call queries\.search\("):
+        assert queries.embed(QUERIES) == as_lists(QUERIES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
+        unedited = vldebias.debias_queries(as_lists, SET, method="none")
+        assert unedited.embed(QUERIES) == as_lists(QUERIES)
 
 
 def test_an_edit_is_fitted_to_reference_vectors() -> None:
@@ -437,6 +442,12 @@ def test_measure_measures_the_results_that_search_returns(
         assert row["share"]["none"] == np.mean(gender.codes[top] == code)
         assert row["share"]["search"] == np.mean(gender.codes[rows] == code)
         assert row["stay"]["search"] == len(set(rows) & set(top)) / 20
+        distances = [abs(np.mean(gender.codes[listed] == code) - 0.5) for listed in (rows, top)]
+        assert row["worse"]["search"] == (distances[0] - distances[1] > 0.05)
+    are_worse = [row["worse"]["search"] for row in row_of_query.values()]
+    worse = result.row("retrieval gender", "queries_worse@20", "search")
+    assert worse.value == pytest.approx(np.mean(are_worse))
+    assert worse.n == {"queries": len(SEARCHES)}
     skews = [
         2 * max(row["share"]["search"], 1 - row["share"]["search"]) for row in row_of_query.values()
     ]
@@ -482,6 +493,8 @@ def test_the_page_lists_the_queries_that_lean_most(
     assert f"{rows[0]['share']['search']:.0%}" in first
     assert f"{rows[0]['stay']['search']:.0%}" in first
     assert 'href="log-queries.csv"' in table
+    worse = sum(row["worse"]["search"] for row in rows)
+    assert f"With search, {worse} of 3 queries get worse" in table
     frame = pd.read_csv(tmp_path / "log-queries.csv")
     assert frame["query"].tolist() == [row["query"] for row in rows]
     assert frame["share search"].tolist() == [row["share"]["search"] for row in rows]

@@ -73,8 +73,9 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
       features are equalised. This requires `reference`, and is only done if it helps on held-out
       reference images. Otherwise, nothing changes, and a warning explains why.
     - For the same models used as classifiers (one to four class prompts), the difference is
-      projected out. With `reference`, the calibrated projection with equalised image means is used
-      instead.
+      projected out. With `reference`, the boundary between the classes is also moved, if 20 images
+      labelled with their class (`Reference(features, labels={"class": ...})`) or unlabelled images
+      show where it lies.
 
     See also docs/explanation/the-default.md, which explains how these defaults were chosen.
 
@@ -100,8 +101,9 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
             cannot be derived from the model.
         reference: image features (n, d) of this model, or a `Reference` with labels and settings.
-            Closed forms then also equalise the mean features of the groups, which zero-shot
-            classification assigns (`vldebias.methods.equalise`).
+            The default for classifiers moves their boundary to where the images divide. Closed
+            forms also equalise the mean features of the groups, which zero-shot classification
+            assigns (`vldebias.methods.equalise`).
         max_loss: the maximum loss for a class prompt, in (0, 1), defined as 1 minus the cosine
             between its embeddings before and after the edit.
         side: the embeddings of an image-text model that the edit changes, "text", "image" or

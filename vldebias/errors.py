@@ -229,7 +229,9 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
     def get(name: str) -> object:
         if name not in home_of_name:
-            hint = did_you_mean(name, home_of_name, "") if name in RENAMED else ""
+            hint = REMOVED.get(name, "")
+            if name in RENAMED:
+                hint = did_you_mean(name, home_of_name, "")
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}{hint and '; '}{hint}"
             )
@@ -258,6 +260,7 @@ RENAMED = {
     "groups": ("people", "variants"),
     "top": ("fraction",),
     "learning_rate": ("lr",),
+    "expected": ("quota",),
     "inspect": ("text_diagnostics",),
     "debiased_contrastive": ("debiased",),
     "hard_negative_contrastive": ("hard_negative",),
@@ -271,6 +274,32 @@ RENAMED = {
     "SigmoidLoss": ("Sigmoid",),
     "SpreadLoss": ("Spread",),
     "SupConLoss": ("SupCon",),
+}
+
+_BALANCE_FIRST = (
+    "balance the user's prompt first, then let the language model rewrite the balanced prompt"
+)
+# Names that were removed without a successor, with what to do instead: parameters, attributes and
+# exported names as they are spelled in Python, options with their hyphens, and HTTP fields.
+# A name that other classes still have follows the name of its class or method.
+REMOVED = {
+    "original": _BALANCE_FIRST,
+    "originals": _BALANCE_FIRST,
+    "--original-column": _BALANCE_FIRST,
+    "vldebias_original": _BALANCE_FIRST,
+    "x-vldebias-original": _BALANCE_FIRST,
+    "wise_ft": (
+        "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
+        " and half way"
+    ),
+    "IndexGroups.calibrated": (
+        "labels by hand do not change the order; pass them as checked= to `search` or `rerank`, and"
+        " the report estimates the true shares"
+    ),
+    "IndexGroups.within.shares": (
+        "a search takes the shares of its labels; to request known shares of labelled results, use"
+        " vldebias.rerank(scores, labels=labels, shares=shares)"
+    ),
 }
 
 # Minimum similarity of a misspelt label. "female" and "male", which are different, have 0.8.
@@ -304,7 +333,9 @@ def did_you_mean(
 
 
 def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function, so that an unexpected keyword argument gets a hint about its new name.
+    """Decorate a function, so that an unexpected keyword argument gets a hint.
+
+    The hint is the parameter's new name, or what to do instead if it was removed.
 
     >>> @explain_keywords
     ... def debias(host, attribute): ...
@@ -318,7 +349,9 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
             if name not in known:
-                hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
+                hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
+                if hint is None:
+                    hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
                 raise TypeError(
                     f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
                 )

@@ -152,6 +152,8 @@ def hooks(name: str) -> Iterator[Callable[..., Any]]:
 
     The hooks are:
 
+    - "answers": called with a folder of images and the paths of its images. Returns label columns
+      from people's answers about the images, and for each file of answers, a sentence about it.
     - "baselines": called without arguments. Returns the supervised baselines of a task on groups,
       by name: the function that trains the baseline on `Examples`, and its source.
     - "images judged": called with the images, the judge, the attribute, the judge's answers and the

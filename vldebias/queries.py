@@ -1,7 +1,7 @@
 """Debias the queries of an existing index, given only an embedding function and vectors.
 
     queries = debias_queries(embed, "gender", reference=vectors_of_the_index)
-    index.search(queries.embed(["A photo of a doctor."]), 50)
+    queries.search(index_call, ["A photo of a doctor."], 50)
 
 The indexed documents do not change, so nothing has to be embedded or indexed again.
 """
@@ -21,10 +21,18 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, explain_keywords
+from vldebias.errors import (
+    AlreadyAttachedError,
+    AutoDeclinedWarning,
+    InvalidInputError,
+    SuspectInputWarning,
+    explain_keywords,
+    warn,
+)
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import EmbeddedTexts, Embedder
 from vldebias.methods import Method, Problem, Reference, get_method
+from vldebias.methods.presets import NOTHING, unedited_queries
 from vldebias.projection.edit import Edit, Rewording, rounded
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import Positions
@@ -106,20 +114,17 @@ def debias_queries(
             vectors, as lists, arrays or tensors.
         attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, a list of these (solved jointly), or a fitted edit (`vldebias.load_edit`).
-        reference: unlabelled vectors (n, d) of a few hundred to a few thousand indexed images or
-            documents. The default method needs them.
-        method: a Method, or a name in `vldebias.methods.METHODS`. If None, the default is used
-            (docs/explanation/the-default.md). The default fits an edit if this closes the gap
-            between the groups on held-out reference vectors. Otherwise, or without a reference, it
-            does nothing, and a warning explains why.
+        reference: unlabelled vectors (n, d) of a few thousand indexed images or documents, in which
+            the groups' shares are counted for `search`.
+        method: a Method, or a name in `vldebias.methods.METHODS`, to edit queries. If None, queries
+            are not edited, because `search` leaves less skew by re-ranking the results.
         strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
             unchanged.
         keep_stated: whether to leave queries that state a value unchanged: those with one of the
             set's attribute words ("a female doctor"), and for sets about people, those that state a
             value in another language ("eine Ärztin") or are about a named person ("Marie Curie").
         index: a file from `queries.index.save`, with the groups' shares in the index for `search`.
-            If None, the shares are estimated on `reference`. If only `index` is passed, without
-            `reference` and `method`, queries are not edited.
+            If None, the shares are counted in `reference`.
 
     Returns:
         A wrapper that embeds queries with the edit, and searches an index with re-ranking.
@@ -132,7 +137,8 @@ def debias_queries(
         AlreadyAttachedError: If `embed` is already debiased.
 
     Warns:
-        AutoDeclinedWarning: If nothing changes, because no improvement is predicted.
+        AutoDeclinedWarning: If nothing can be done, because `method`, `reference` and `index` are
+            missing.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -157,11 +163,17 @@ def debias_queries(
         fitted = attribute
     else:
         images = _read_reference(reference, host)
-        # Unlike `fit_projections`, fitting here returns an edit even if the default declines.
-        if index is not None and reference is None and method is None:
-            method = "none"  # the index file is only used by `search`, which does not edit queries
-        chosen = get_method(method, reference=images)
-        fitted = Problem(host, attribute, reference=images).fit(chosen, TEXT)
+        problem = Problem(host, attribute, reference=images)
+        if method is None:
+            fitted = unedited_queries(problem, TEXT)
+            if reference is None and index is None:
+                _warn_of_no_edit(
+                    fitted,
+                    "pass reference=, a few thousand vectors of your index, and call"
+                    " queries.search(index_call, text, k)",
+                )
+        else:
+            fitted = problem.fit(get_method(method, reference=images), TEXT)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} edits image vectors, but the vectors of an index are fixed;"
@@ -284,7 +296,8 @@ class DebiasedQueries:
                 `index_call` does not return ids, scores and vectors.
 
         Warns:
-            SuspectInputWarning: If a group has too few results for its share.
+            SuspectInputWarning: If a group has too few results for its share, or the vectors that
+                `index_call` returns have no direction or do not belong to the results.
         """
         check_count(k, "k")
         check_count(page, "page")
@@ -314,6 +327,9 @@ class DebiasedQueries:
                 replace(report, checked=codes_of(report.keys, code_of_checked))
                 for report in reports
             ]
+        problem = next((report.problem for report in reports if report.problem), "")
+        if problem:
+            warn(problem, SuspectInputWarning)
         warn_of_short(
             reports, f"up to {MOST} results were read for each one that is shown, or all there are"
         )
@@ -435,7 +451,7 @@ class DebiasedQueries:
             # An edit's words state the attribute, as in `search`.
             stated = frozenset(compress(texts, self.host.stated(texts, edit)))
             methods["search"] = Search(index=self.index, stated=stated)
-        if self.fitted.method != "none" or self.index is None:
+        if self.fitted.method not in ("none", NOTHING) or self.index is None:
             methods[DEBIASED] = edit
         return evaluate(
             self.host,
@@ -461,6 +477,8 @@ class DebiasedQueries:
         self, read: Vectors, vectors: AnyVectors, texts: Sequence[str] | None
     ) -> AnyVectors:
         """Edit vectors, except those whose text states a value."""
+        if self.fitted.method == NOTHING:
+            _warn_of_no_edit(self.fitted, "call queries.search(index_call, text, k)")
         if not len(read.rows):
             return vectors
         rows = read.rows.detach()
@@ -482,6 +500,16 @@ class DebiasedQueries:
         if texts is not None and self.keep_stated:
             edited = except_stated(self.host.stated(texts, self.fitted), wide, edited)
         return cast("AnyVectors", read.restore(rounded(edited, rows)))
+
+
+def _warn_of_no_edit(edit: Edit, remedy: str) -> None:
+    """Warn that queries are not edited by default, and say how to re-rank instead."""
+    warn(
+        f"{edit.provenance.choice.attribute if edit.provenance.choice else 'queries'}: queries are"
+        f" not edited without method=. Re-rank the results: {remedy}; or name a method"
+        " (method='difference') and measure it",
+        AutoDeclinedWarning,
+    )
 
 
 def _sets_of(attribute: AttributeLike | Edit) -> tuple[PromptSet, ...]:

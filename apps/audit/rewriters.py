@@ -15,8 +15,9 @@ from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
 from vldebias.report.result import Result
 from vldebias.utils.phrases import quantity
+from vldebias.wording.language import NounValue
+from vldebias.wording.languages import language_of
 from vldebias.wording.persons import PersonReader
-from vldebias.wording.rewritten import values_in
 
 METHOD = "rewriter"
 INVENTED = Metric("invented", "prompts to which a value was added", "bias", "lower", (0.0, 1.0))
@@ -54,7 +55,7 @@ def audit_rewriter(
     written: list[tuple[str, object]] = []
     for texts in zip(original, rewritten, strict=True):
         try:
-            written += values_in(reader, *texts)
+            written += _values_of_open_people(reader, *texts)
         except NotImplementedError as problem:
             raise InvalidInputError(
                 f"rewritten: {texts[1]!r}: {problem}; expected English, the only language that is"
@@ -91,6 +92,25 @@ def audit_rewriter(
         part.add(INVENTED, METHOD, hits / number, interval, n={"persons": number}, subset=title)
     seconds = round(time.monotonic() - start, 3)
     return Result.from_tasks("rewriter", [part], seconds=seconds)
+
+
+def _values_of_open_people(
+    reader: PersonReader, original: str, rewritten: str
+) -> list[tuple[str, object]]:
+    """Return pairs (noun, value) with the value that a rewritten prompt states, or None.
+
+    There is a pair for each person in the original prompt whose value it leaves open.
+    """
+    persons = reader.persons(original)
+    language = language_of(rewritten)
+    if isinstance(persons, str) or language is None:
+        return []
+    people: list[NounValue] = [(person.noun, None) for person in persons]
+    values = language.values_in(rewritten, reader.attribute, people)
+    open_persons, _ = reader.open_persons(original)
+    open_nouns = {person.noun for person in open_persons}
+    pairs = zip(people, values, strict=True)
+    return [(noun, value) for (noun, _), value in pairs if noun in open_nouns]
 
 
 def _rows(

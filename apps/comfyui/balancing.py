@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import REMOVED, InvalidInputError, did_you_mean
 from vldebias.prompts import load_prompts
 from vldebias.prompts.attribute import words_of_values
 from vldebias.wording import Balancer
@@ -82,7 +82,6 @@ def balance(
     shares: str = "",
     seed: int = 0,
     index: int = 0,
-    original: Sequence[str] = ("",),
 ) -> ImagePrompts:
     """State attribute values in the prompt for each image in a run.
 
@@ -96,21 +95,12 @@ def balance(
             every full block: two images for even shares, ten for 70 and 30.
         index: zero-based index of the run. Runs with the same `images`, `seed` and number of
             prompts form one sequence.
-        original: the user's own words if a node has rewritten them, either one text for all prompts
-            or one per prompt. They determine whether the prompt leaves the attribute open. Empty if
-            nothing was rewritten.
 
     Raises:
         InvalidInputError: If an argument is invalid; the message names it.
     """
     if isinstance(prompts, str) or not prompts:
         raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of at least one prompt")
-    if len(original) not in (1, len(prompts)):
-        raise InvalidInputError(
-            f"original: got {len(original)} texts for {len(prompts)} prompts; expected one for all"
-            " prompts or one per prompt"
-        )
-    originals = list(original) * len(prompts) if len(original) == 1 else original
     _check_number("images", images, 1, MOST_IMAGES)
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
@@ -124,10 +114,7 @@ def balance(
     run = range(start, start + size)
     for place in range(size):
         noise = (start + place) % (LARGEST + 1)
-        number = place // images
-        prompt = prompts[number]
-        original_text = originals[number].strip() or prompt
-        text, value, reason = _write(balancer, prompt, original_text, run, place)
+        text, value, reason = _write(balancer, prompts[place // images], run, place)
         # Choose alternatives after inserting the value, so that it is also inserted into branches
         # that mention a person.
         result.add(choose_alternatives(text, str(noise)), value, noise, reason)
@@ -138,10 +125,13 @@ def single_settings(settings: Mapping[str, Sequence[object]]) -> dict[str, Any]:
     """Unwrap settings that ComfyUI passes as lists with a single value.
 
     Raises:
-        InvalidInputError: If the values in a list differ.
+        InvalidInputError: If the values in a list differ, or an old workflow connects an input that
+            was removed.
     """
     value_of_setting: dict[str, Any] = {}
     for name, values in settings.items():
+        if name in REMOVED:
+            raise InvalidInputError(f"{name}: this input was removed; {REMOVED[name]}")
         number = len(set(values))
         if number != 1:
             raise InvalidInputError(
@@ -227,14 +217,12 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
     return None
 
 
-def _write(
-    balancer: Balancer, prompt: str, original: str, run: range, place: int
-) -> tuple[str, str, str | None]:
+def _write(balancer: Balancer, prompt: str, run: range, place: int) -> tuple[str, str, str | None]:
     """Return an image's prompt, the values in it, and the reason if it is unchanged.
 
     The image is the one at a zero-based place in a run, which is a range of noise seeds.
     """
-    balanced = balancer.at(prompt, balancer.indices_of_run(original, run)[place], original)
+    balanced = balancer.at(prompt, balancer.indices_of_run(prompt, run)[place])
     if balanced.values[0] is None:
         return prompt, "", balanced.reasons[0]
     values = [value for _, value in balanced.people[0]]
@@ -246,7 +234,7 @@ def _write(
     index = balancer.indices_of_run(prompt_of_values, run)[place]
     persons = balancer.at(prompt_of_values, index).people[0]
     even_values = [value for _, value in persons]
-    (text,) = balancer.write([prompt], [even_values], [original])
+    (text,) = balancer.write([prompt], [even_values])
     return text, ", ".join(even_values), None
 
 

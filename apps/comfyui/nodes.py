@@ -22,10 +22,6 @@ _SEED = (
     "Seed of the first image, which also determines its value. Do not change it between the runs"
     " of a queue, so that values are even."
 )
-_ORIGINAL = (
-    "The user's own words, if another node rewrote them. They determine whether the prompt leaves"
-    " the attribute open, and anything that was added about it is replaced."
-)
 _INDEX = "Number of this run. With 'increment', the runs of a queue form one even sequence."
 _ATTRIBUTE = "The person's attribute to state if the prompt leaves it open."
 _IMAGES = "Images per run, or per prompt if another node provides a list of prompts."
@@ -68,8 +64,6 @@ def _prompt_inputs() -> list[Any]:
             control_after_generate=True,
             tooltip=_INDEX,
         ),
-        # This input is only a socket, to be connected to the text that the rewriting node receives.
-        io.String.Input("original", optional=True, force_input=True, tooltip=_ORIGINAL),
     ]
 
 
@@ -125,11 +119,9 @@ class BalancePrompt(BalancingNode):
         )
 
     @classmethod
-    def execute(
-        cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[object]
-    ) -> io.NodeOutput:
+    def execute(cls, prompt: list[str], **settings: list[object]) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
-        balanced = balance(prompt, **single_settings(settings), original=original)
+        balanced = balance(prompt, **single_settings(settings))
         return io.NodeOutput(balanced.prompts, balanced.values, balanced.seeds, balanced.reasons)
 
 
@@ -158,20 +150,14 @@ class EncodeBalancedPrompt(BalancingNode):
         )
 
     @classmethod
-    def execute(
-        cls,
-        clip: list[Any],
-        prompt: list[str],
-        original: Sequence[str] = ("",),
-        **settings: list[object],
-    ) -> io.NodeOutput:
+    def execute(cls, clip: list[Any], prompt: list[str], **settings: list[object]) -> io.NodeOutput:
         """Return the conditioning, the number of its rows, the prompts, and the reasons as text."""
         encoder = single_settings({"clip": clip})["clip"]
         if encoder is None:
             raise ValueError("clip: the checkpoint has no text encoder; connect a CLIP Loader")
         # Reject unsupported models before doing any work.
         family = family_of(encoder.cond_stage_model)
-        balanced = balance(prompt, **single_settings(settings), original=original)
+        balanced = balance(prompt, **single_settings(settings))
         # Encode identical prompts only once.
         conditioning_of_prompt = {
             text: encoder.encode_from_tokens_scheduled(encoder.tokenize(text))

@@ -17,7 +17,7 @@ from PIL import Image
 from vldebias.prompts import fill, load_prompts
 from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
-from vldebias.wording.reasons import NO_PERSON_REASON, reason_in_words
+from vldebias.wording.reasons import NO_PERSON, reason_in_words
 
 from .engine import Engine
 from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
@@ -30,7 +30,7 @@ ALPHA, LEAST = 0.05, 12  # significance level, and minimum number of pairs
 LOST = 0.75  # minimum share of subjects that must still be recognised; below it, the line turns red
 # Images per call for the miniature, and for other pipelines, whose memory use is unknown.
 AT_ONCE = {True: 8, False: 1}
-NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
+EMPTY_SCENES = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 
 
@@ -77,7 +77,7 @@ class Result:
     @property
     def asks_for_nobody(self) -> bool:
         """Return whether the prompt was left unchanged because it mentions no person."""
-        return self.reason.startswith(NO_PERSON_REASON)
+        return self.reason.startswith(NO_PERSON)
 
     @property
     def asks_for_several(self) -> bool:
@@ -379,7 +379,7 @@ class Reader:
             value: tuple(fill("a photo of a {value} person", value=word) for word in words)
             for value, words in prompt_set.attributes.items()
         }
-        judge = ClipJudge(prompts={prompt_set.name: texts_of_value}, reject=NO_PERSON)
+        judge = ClipJudge(prompts={prompt_set.name: texts_of_value}, reject=EMPTY_SCENES)
         return cls(judge.on(engine.clip()), prompt_set.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:

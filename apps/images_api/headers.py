@@ -9,7 +9,6 @@ from urllib.parse import unquote_to_bytes
 Headers = list[tuple[bytes, bytes]]
 
 NOTE = "x-vldebias"  # response header with values, reasons and failures
-ORIGINAL = "x-vldebias-original"  # request header with the user's own words, percent-encoded
 INDEX = "x-vldebias-index"  # request header with the position of the first image in a shared count
 
 # Headers that are not forwarded in either direction.
@@ -34,7 +33,6 @@ NOT_FORWARDED = frozenset({
     b"content-length",
     # Headers defined by this server.
     NOTE.encode(),
-    ORIGINAL.encode(),
     INDEX.encode(),
 })  # fmt: skip
 # Parts of the names of headers and query fields that contain credentials. Names that only resemble

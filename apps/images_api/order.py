@@ -47,7 +47,6 @@ class Order:
         streams: Whether the response is a stream of events.
         seed: An integer of at least 0, or None if the request has no seed or asks for a random one
             with -1.
-        original: The user's own words, if the client has rewritten them into the prompt.
     """
 
     body: Json
@@ -55,7 +54,6 @@ class Order:
     n: int
     streams: bool
     seed: int | None = None
-    original: str | None = None
 
     def __post_init__(self) -> None:
         # In Python, True is an int, but it is not a valid seed.
@@ -97,19 +95,18 @@ def balanced(
         follow_seed: Whether values are derived from the request's seed.
     """
     prompts = [order.prompt] * order.n
-    originals = None if order.original is None else [order.original] * order.n
     if index is None and follow_seed and order.seed is not None:
         # Balance all images together, so that values are even for any seed.
         seeds = [order.seed + row for row in range(order.n)]
-        return balancer.at(prompts, seeds, originals)
+        return balancer.at(prompts, seeds)
     if index is None:
-        return balancer.next(prompts, originals)
+        return balancer.next(prompts)
     # Derive values only from the positions, so that it does not matter which of several servers
     # receives the request.
     images = []
     run = range(index, index + order.n)
-    for position in balancer.indices_of_run(order.original or order.prompt, run):
-        images.append(balancer.at(order.prompt, position, original=order.original))
+    for position in balancer.indices_of_run(order.prompt, run):
+        images.append(balancer.at(order.prompt, position))
     return BalancedPrompts(
         [image.prompts[0] for image in images],
         [image.values[0] for image in images],

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import unquote
 
 import httpx2
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from vldebias.errors import REMOVED
 from vldebias.wording import BalancedPrompts, Balancer
 
 from .answer import encoded, has_images, joined, read_answer
@@ -32,7 +31,7 @@ from .endpoints import (
     resembled_endpoint,
 )
 from .guardrail import guarded_texts
-from .headers import INDEX, NOTE, OF_BODY, ORIGINAL, Headers, forwarded
+from .headers import INDEX, NOTE, OF_BODY, Headers, forwarded
 from .limits import ProxyLimits
 from .memory import ClientBody, HeldAnswers, IncompleteBodies, IncompleteBody
 from .middleware import json_response, refusal_response
@@ -54,7 +53,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = logging.getLogger("vldebias.images_api")
-ORIGINAL_FIELD = "vldebias_original"  # field with the user's own words, which is not forwarded
+# Removed: a field and a header with the user's own words, for prompts that clients rewrote.
+ORIGINAL_FIELD = "vldebias_original"
+ORIGINAL_HEADER = "x-vldebias-original"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
 PATHS_IN_LOG = 100  # maximum number of unbalanced paths that are logged, once each
@@ -311,7 +312,6 @@ class Service:
         Raises:
             RefusedError: If the request is invalid.
         """
-        headers = exchange.request.headers
         is_strict = isinstance(endpoint, ImagesEndpoint)
         if is_compressed(exchange.request):
             if is_strict:
@@ -324,23 +324,16 @@ class Service:
             if is_strict:
                 raise
             return NO_IMAGE
-        original = body.pop(ORIGINAL_FIELD, None)
+        if ORIGINAL_FIELD in body:
+            raise _removed(ORIGINAL_FIELD)
         order = endpoint.read(body, int(self.limits.images), self.image_models)
         if not isinstance(order, Order):
             return order
         if len(order.prompt) > LONGEST_PROMPT:
             return TOO_LONG
         if not is_form(exchange.request):
-            check_json({**body, ORIGINAL_FIELD: original})
-        if original is None and ORIGINAL in headers:
-            original = _decoded_original(headers[ORIGINAL])
-        if not isinstance(original, str | None) or len(original or "") > LONGEST_PROMPT:
-            message = (
-                f"{ORIGINAL_FIELD}: expected the text written by the user, with at most"
-                f" {LONGEST_PROMPT:,} characters"
-            )
-            raise RefusedError(400, message, param=ORIGINAL_FIELD)
-        return order if original is None else replace(order, original=original)
+            check_json(body)
+        return order
 
     async def _generate(
         self, exchange: Exchange, endpoint: Endpoint, order: Order, balancer: Balancer
@@ -686,34 +679,23 @@ def _check_spelling(path: RequestPath, meant: str) -> None:
         raise RefusedError(404, message, code="unknown_path")
 
 
-def _decoded_original(header: str) -> str:
-    """Decode the header with the user's own words.
-
-    Raises:
-        RefusedError: If it is not percent-encoded UTF-8.
-    """
-    try:
-        if not header.isascii() or re.search("%(?![0-9A-Fa-f]{2})", header):
-            raise ValueError
-        return unquote(header, errors="strict")
-    except ValueError:
-        message = (
-            f"{ORIGINAL}: expected the text written by the user in percent-encoded UTF-8, such as"
-            f" caf%C3%A9; use the field {ORIGINAL_FIELD} instead"
-        )
-        raise RefusedError(400, message, param=ORIGINAL) from None
-
-
 def _check_headers(request: Request) -> None:
-    """Raise an error if a request has too many headers.
+    """Raise an error if a request has too many headers, or one that was removed.
 
     Raises:
-        RefusedError: If there are more than `HEADERS`.
+        RefusedError: If there are more than `HEADERS`, or one of them was removed.
     """
     n = len(request.headers.raw)
     if n > HEADERS:
         message = f"the request has {n:,} headers; expected at most {HEADERS}"
         raise RefusedError(431, message, code="too_many_headers")
+    if ORIGINAL_HEADER in request.headers:
+        raise _removed(ORIGINAL_HEADER)
+
+
+def _removed(name: str) -> RefusedError:
+    """Return the error for a field or header that was removed, with what to do instead."""
+    return RefusedError(400, f"{name}: this was removed; {REMOVED[name]}", param=name)
 
 
 async def _unless_disconnected(exchange: Exchange, work: Coroutine[object, object, T]) -> T:

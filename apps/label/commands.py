@@ -32,7 +32,10 @@ def label_command(
     choices: Annotated[
         list[str] | None,
         typer.Option(
-            help="Comma-separated values of the attribute, or a prompt set; once per attribute."
+            help=(
+                "Comma-separated values of the attribute, or a prompt set (its classes, for the"
+                " attribute class); once per attribute."
+            )
         ),
     ] = None,
     file: Annotated[
@@ -72,6 +75,8 @@ def label_command(
           --annotator ben
       vldebias label my-images --attribute glasses --choices with,without \\
           --out answers.jsonl
+      # 50 images for `vldebias debias waterbirds --reference my-birds`:
+      vldebias label my-birds --attribute class --choices waterbirds --questions 50
     """
     credentials(public=flags["public"])  # report missing credentials early
     if find_spec("gradio") is None:  # importing it takes seconds, so do that last

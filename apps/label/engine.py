@@ -321,7 +321,14 @@ class Labelling:
         return [png for png in map(self._png, shown) if png is not None]
 
     def next_command(self) -> str:
-        """Return the command that evaluates the answers."""
+        """Return the command that uses the answers."""
+        for question in self.questions:
+            if question.prompt_set:
+                # The command finds the answers in the folder.
+                return (
+                    f"vldebias debias {question.prompt_set} --reference {self.folder.root} --model"
+                    " NAME --out edit"
+                )
         return f"vldebias eval human --label-file {self.log.path} --image-dir {self.folder.root}"
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:

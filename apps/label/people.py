@@ -19,12 +19,11 @@ from vldebias.utils.files import digest
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count, Name, file_slug
 
+from ..shares.answers import ANSWERS
 from ..shares.task import SharesTask
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
-
-ANSWERS = "answers.jsonl"  # default answer file of `vldebias label`, in the image folder
 
 
 @register_task

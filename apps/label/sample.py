@@ -255,12 +255,12 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     # If every annotator sees every image, no sample is needed.
     if labels >= len(images.records):
         return None
-    generated = None
-    last = None
-    if (images.root / PLAN).is_file():
-        generated = GeneratedImages.open(images.root)
-        last = last_judgements(generated, question.attribute, question.values)
-    if generated is None or last is None:
+    # No judge labels images that no evaluation has generated.
+    if not (images.root / PLAN).is_file():
+        return None
+    generated = GeneratedImages.open(images.root)
+    last = last_judgements(generated, question.attribute, question.values)
+    if last is None:
         warn(
             f"{images.root}: no judge has labelled {question.attribute}, so images are chosen from"
             " all prompts in turn, as with --sample turn"

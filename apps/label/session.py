@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..shares.answers import AnnotationLog
+from ..shares.answers import ANSWERS, AnnotationLog
 from .engine import Labelling
 from .sample import sampled
 from .study import ImageFolder, questions_of
@@ -40,7 +40,7 @@ def open_study(
     """
     images = ImageFolder.open(folder)
     questions = questions_of(attributes, choices, images.prompt_set)
-    log = AnnotationLog(file or images.root / "answers.jsonl")
+    log = AnnotationLog(file or images.root / ANSWERS)
     limit = None if most is None else max(1, most // len(questions))
     chosen = sampled(images, questions[0], log, limit, way=sample, seed=seed)
     if chosen is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from vldebias.data.folders import files_below, is_picture
+from vldebias.data.label_values import CLASS
 from vldebias.errors import InvalidInputError
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.prompts import list_prompts, load_prompts
@@ -131,7 +132,7 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
     turns: dict[tuple[str, int], tuple[int, bytes]] = {}
     for prompt, twins_of_prompt in groupby(sorted(twins), key=itemgetter(0)):
         # Start with the first seed of every prompt. Prompts are ordered by a hash, not by name.
-        order = hashlib.sha256(prompt.encode()).digest()
+        order = _hashed(prompt)
         for place, twin in enumerate(twins_of_prompt):
             turns[twin] = place, order
 
@@ -146,6 +147,10 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
             break
         chosen.add(twin)
     return [image for image in images if (image.prompt, image.seed) in chosen]
+
+
+def _hashed(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _of_files(root: Path, limit: int | None) -> ImageFolder:
@@ -185,9 +190,10 @@ def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
             inside = variant
             variant = "images"
         places.append((variant, inside))
-    seed_of_path = {}
-    for seed, inside in enumerate(sorted({inside for _, inside in places})):
-        seed_of_path[inside] = seed
+    # Names are often sorted by class or time, so order the files by a hash: a limited number of
+    # images is then a random sample.
+    shuffled = sorted({inside for _, inside in places}, key=_hashed)
+    seed_of_path = {inside: seed for seed, inside in enumerate(shuffled)}
     for path, (variant, inside) in zip(paths, places, strict=True):
         folder, _, _ = inside.rpartition("/")
         prompt = folder or name
@@ -205,6 +211,7 @@ class Question:
 
     attribute: str
     values: tuple[str, ...]
+    prompt_set: str = ""  # the set whose classes are asked about
 
     def __post_init__(self) -> None:
         if not self.attribute or self.attribute != self.attribute.strip():
@@ -243,7 +250,8 @@ def questions_of(
         attributes: distinct attribute names.
         choices: for the attribute at the same position, comma-separated values or the name of a
             prompt set with these values. Default: the prompt set with the attribute's name, or
-            `prompt_set` if there is none.
+            `prompt_set` if there is none. For the attribute "class", the name or file of a prompt
+            set whose class names are the choices.
         prompt_set: the images' prompt set, which is used if its name ends with the attribute.
 
     Raises:
@@ -262,7 +270,12 @@ def questions_of(
         )
     questions = []
     for attribute, choice in zip_longest(attributes, choices, fillvalue=""):
-        questions.append(Question(attribute, _values(attribute, choice, prompt_set)))
+        # "cat,dog" lists the classes, but "waterbirds" is a prompt set with classes.
+        if attribute == CLASS and choice and "," not in choice:
+            names = load_prompts(choice).class_names
+            questions.append(Question(attribute, names, choice))
+        else:
+            questions.append(Question(attribute, _values(attribute, choice, prompt_set)))
     return tuple(questions)
 
 

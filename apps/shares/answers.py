@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from vldebias.utils.formats import check_json_format
 CANNOT_TELL = "cannot tell"
 NO_PERSON = "no person"  # nothing to label: the image is broken or shows no one
 NO_MAJORITY = "no majority"  # majority answer if there is a tie
+ANSWERS = "answers.jsonl"  # default answer file of `vldebias label`, in the image folder
 Key = tuple[str, str, str]
 _BLOCK = 4096  # bytes that are read at once from the end of a file
 
@@ -198,6 +200,44 @@ def _torn(path: Path, content: bytes) -> bytes:
             f" {tail[:80].decode(errors='replace')!r}; all earlier answers are intact"
         )
         return tail
+
+
+def labels_of_folder(
+    folder: Path, images: Sequence[str]
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the label columns that people's answers about a folder's images give.
+
+    Args:
+        folder: the folder, which contains the answers if its images were labelled.
+        images: paths of the images, relative to the folder.
+
+    Returns:
+        For each attribute, the majority's answer about each image, or "" if the image is not
+        labelled, people could not tell, or there is a tie; and a sentence about the file of
+        answers, by its name.
+    """
+    votes: dict[str, dict[str, Counter[str]]] = {}
+    for answer in AnnotationLog(folder / ANSWERS).answers().values():
+        of_image = votes.setdefault(answer.attribute, {})
+        of_image.setdefault(answer.image, Counter())[answer.value] += 1
+    columns = {}
+    sentences = []
+    for attribute, votes_of_image in votes.items():
+        label_of_image = {}
+        for image, counts in votes_of_image.items():
+            (value, most), *others = [*counts.most_common(2), ("", 0)]
+            is_label = value not in (CANNOT_TELL, NO_PERSON) and most > others[0][1]
+            label_of_image[image] = value if is_label else ""
+        columns[attribute] = [label_of_image.get(image, "") for image in images]
+        labelled = len(images) - columns[attribute].count("")
+        sentences.append(f"{labelled} of {len(images)} images have a label of {attribute}.")
+        absent = sorted(votes_of_image.keys() - {*images})
+        if absent:
+            sentences.append(
+                f"Not in the folder: {len(absent)} of the images labelled with {attribute}, such as"
+                f" {absent[0]!r}."
+            )
+    return columns, {ANSWERS: " ".join(sentences)} if sentences else {}
 
 
 def read_answers(paths: Sequence[Path]) -> list[Answer]:

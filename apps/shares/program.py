@@ -6,4 +6,5 @@ PROGRAM = Program(
     commands={"eval shares": Entry("commands", "shares", "")},
     names={"study.SharesTask": "task"},
     tasks={"shares": "task"},
+    hooks={"answers": "answers:labels_of_folder"},
 )

@@ -87,7 +87,7 @@ def class_noise(
 ) -> NDArray[np.int64]:
     """Return labels (n,), each replaced by the next class with probability eta / 2.
 
-    See section 5.3.1 in the thesis.
+    In section 5.3.1 of the thesis, the other class is a similar one, such as dog for cat.
     """
     flipped = numpy_generator("class noise", seed).random(len(labels)) < eta / 2
     return np.where(flipped, (labels + 1) % classes, labels)

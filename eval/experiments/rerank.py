@@ -51,9 +51,8 @@ DRAWS = 4  # number of samples of the thinned value
 QUERIES = 60  # number of queries per gallery, spread over all kinds
 LEAST = 0.02  # minimum skew above chance of a search, for the share that is left
 RANDOM = "random"
-METHODS = {"query edit": "default", "re-rank": "rerank"}
-"""Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default, which is
-`method="expected"` if the groups separate."""
+METHODS = {"query edit": "difference", "re-rank": "rerank"}
+"""Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default."""
 FITTED = "re-rank, fitted to true labels"
 FIGURES = {
     "left": LEFT,
@@ -96,7 +95,7 @@ def composed(cell: Cell) -> Iterator[tuple[str, Cell]]:
 
 
 def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResult:
-    """Return the results of each method in a gallery, given a function that fits the default."""
+    """Return the results of each method in a gallery, given a function that fits the edit."""
     part = TaskResult(
         TaskProvenance(
             task=f"{cell.name}, {cell.column}, {composition}",
@@ -108,7 +107,7 @@ def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResul
             },
         )
     )
-    fitted = {NONE: None, "default": fit()}
+    fitted = {NONE: None, "difference": fit()}
     skews: dict[str, list[float]] = {}
     figures: dict[str, dict[str, list[float]]] = {}
     for listed in cell.kinds.values():
@@ -165,7 +164,7 @@ def fitted_to_true_labels(cell: Cell) -> Positions:
     listed = [query for kind in cell.kinds.values() for query in kind]
     queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
     scores = (queries @ cell.gallery.features.T).round(12)
-    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).estimators[0].texts
+    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).attributes[0].texts
     cosines = cell.gallery.features @ texts.T
     inputs = cosines / cosines.std(axis=0)
     fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
@@ -219,7 +218,7 @@ def measure(work: Path | None) -> Iterator[TaskResult]:
     parts = []
     for even in map(with_fewer_queries, cells()):
         problem = Problem(even.table, even.prompt_set, reference=even.reference.features)
-        fit = cache(partial(problem.fit, "default+reference", TEXT))
+        fit = cache(partial(problem.fit, "difference+equalise", TEXT))
         for composition, cell in composed(even):
             path = work and work / f"{cell.name}-{cell.column}-{composition}.json"
             part = stored(path, partial(measured, cell, composition, fit))

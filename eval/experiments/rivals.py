@@ -39,14 +39,12 @@ from vldebias.hosts import Host, TextTable
 from vldebias.measure.rows import CHANCE, NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.methods import (
     METHODS,
-    EditMethod,
     Method,
     Need,
     Problem,
     Reference,
 )
 from vldebias.methods.baselines.zero_shot import Dat
-from vldebias.methods.closed_form import CALI, EQUALISE
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
@@ -58,40 +56,19 @@ NAMED = (
     "orth-cali",
     "cali",
     "cali+equalise",
-    "default+reference",
+    "difference+equalise",
     "roboshot",
     "spd",
     "sfid",
     "bend-vlm",
 )
-LAM_OF_DEFAULT = 100.0  # see `vldebias.methods.presets.Default.selected`
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "retained", "worst_group", "average")
 
 
-class _Weaker(EditMethod):
-    """The edit that the default for classification uses: `cali+equalise` with a small lam."""
-
-    delegates = True
-    form = CALI + EQUALISE
-    declaration = replace(
-        form.declaration,
-        name=f"{form.name}, lam {LAM_OF_DEFAULT:g}",
-        title=f"{form.declaration.title}, lam {LAM_OF_DEFAULT:g}",
-        source="this package",
-        settings=frozenset(),
-    )
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        return self.form.fit(replace(problem, lam=LAM_OF_DEFAULT), role)
-
-
-WEAKER = _Weaker()
-
-
 def compared() -> list[Method]:
     """Return all methods for retrieval and classification."""
-    return [*(METHODS[name] for name in NAMED), WEAKER]
+    return [METHODS[name] for name in NAMED]
 
 
 DAT_OF_CELEBA = Dat(images=128, power=1.0)  # the authors' setting for this task
@@ -120,7 +97,7 @@ class Split:
             within_classes=self.classes is not None,
         )
         for method in methods:
-            reference = labelled if method.uses_images or method.name == WEAKER.name else None
+            reference = labelled if method.uses_images else None
             problem = Problem(self.texts, [sets], reference=reference, neutral=self.queries)
             edits[method.declaration.title] = problem.fit(method, "text")
         return edits
@@ -288,7 +265,7 @@ def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = ("difference+equalise", "default+reference")
+UNLABELLED = ("difference+equalise",)
 
 
 def few(_: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:

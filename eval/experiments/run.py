@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
-from eval.tables import RESULTS, plain_parser, show, subset
+from eval.tables import MANY, RESULTS, plain_parser, show, subset
 from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
 from vldebias.report.result import Result
 from vldebias.utils.files import commit, read_yaml, write_atomically
@@ -435,7 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.error("--seeds: an interval over seeds needs at least 2 seeds")
     work = args.work or Path(f"{experiment.name}-cells")
     result = experiment.run(work, seeds=seeds, steps=steps, processes=args.processes)
-    result.write(args.out / f"{experiment.name}.json")
+    result.write(args.out / f"{experiment.name}.json", compact=len(result.rows) > MANY)
     show(result)
     if experiment.draw:
         named(experiment.draw)(result, args.out / f"{experiment.name}.png")

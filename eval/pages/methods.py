@@ -12,10 +12,7 @@ from vldebias.report.result import Result
 # The method that is attached by default for each task metric, and its name in tables.
 ATTACHED = {
     "max_skew": {"default+reference": "the default with `reference=`"},
-    "worst_group": {
-        "difference": "the default",
-        "cali+equalise, lam 100": "the default with `reference=`, if its test allows it",
-    },
+    "worst_group": {"difference": "the default"},
 }
 # The result and task of each data set for zero-shot classification.
 GROUPS = {
@@ -28,7 +25,6 @@ LISTED = {
     "bend-vlm",
     "cali",
     "cali+equalise",
-    "cali+equalise, lam 100",
     "dat",
     "default+reference",
     "difference",
@@ -111,7 +107,7 @@ def groups() -> str:
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
-        # "default+reference" is the same edit as the default with `reference=`.
+        # Without labels, the default with images is `difference` here.
         if facts.fact(method, "name") not in LISTED - {"default+reference"}:
             continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
@@ -126,31 +122,6 @@ def groups() -> str:
             "Change in worst-group accuracy with its 95% interval (`none`: the accuracy itself)."
             f" {note[0].upper()}{note[1:]}. From `eval/results/rivals_real.json` and"
             " `eval/results/rivals_miniature.json`."
-        ),
-    )
-
-
-def classifier_default() -> str:
-    """Write the worst group's accuracy with the default, with one line per data set."""
-    result = read("classifier_default")
-    titles = {
-        "none": "no edit",
-        "text alone": "text alone",
-        "always images": "images without a test",
-        "default, unlabelled": "the default, unlabelled images",
-    }
-    return crossed(
-        (row for row in result.rows if row.metric == "worst_group" and row.method in titles),
-        {"data": lambda row: row.task.replace("renders", "synthetic images")},
-        titles,
-        line=lambda row: row.task,
-        column=lambda row: row.method,
-        cell=lambda row: moved(row) or f"{row.value:.3f}",
-        note=(
-            "Worst-group accuracy without an edit, and its change with 95% intervals: means over"
-            " ten half splits (synthetic images: over three references). UTKFace: a small"
-            " model of two heads; CelebA: CLIP ViT-B/32. From"
-            " `eval/results/classifier_default.json`."
         ),
     )
 
@@ -252,36 +223,68 @@ def reranked() -> str:
     return table(*lines, note=note)
 
 
-# The rows of the table: the index and, if groups come from `within`, another method.
-SEARCH, WITHIN = "queries.search", "queries.search, within"
-INDEXES = (
-    ("portraits, women 50%, scenes 0%", SEARCH),
-    ("portraits, women 20%, scenes 0%", SEARCH),
-    ("snapshots, women 24%, scenes 0%", SEARCH),
-    ("filter: faces, women 10%", SEARCH),
-    ("filter: faces, women 10%", WITHIN),
-    ("faces, age", SEARCH),
-    ("faces, race", SEARCH),
-)
+# The kinds of indexes in the table, with the methods that are shown for them.
+SEARCH, WITHIN, COLLECTION = "queries.search", "queries.search, within", "rerank"
+KINDS = {
+    "index": (SEARCH,),
+    "filter": (SEARCH, WITHIN),
+    "rare": (SEARCH,),
+    "collection": (COLLECTION,),
+    "other": (SEARCH, COLLECTION),
+}
 
 
 def searched() -> str:
-    """Write what searches of large indexes leave of the skew, and how many results stay."""
-    value = {}
-    for row in read("search_index").rows:
-        value[row.task, row.method, row.metric] = row.value
-    lines = [["index", "skew that remains", "results that stay"]]
-    for task, method in INDEXES:
-        title = task.removesuffix(", scenes 0%")
-        if method == WITHIN:
-            title += ", with `within`"
-        cells = ["labels unreliable: unchanged", ""]
-        if value.get((task, method, "refused")) != 1:
-            cells = [f"{value[task, method, metric]:.2f}" for metric in ("left", "stay")]
-        lines.append([title, *cells])
+    """Write what searches of indexes leave of the skew, and how many results and queries suffer."""
+    result = read("search_index")
+    value = {(row.task, row.method, row.subset, row.metric): row.value for row in result.rows}
+    lines = [["index", "first 10", "first 50", "first 200", "share, by label"]]
+    for task in dict.fromkeys(task for task, *_ in value):
+        kind, _, title = task.partition(": ")
+        for method in KINDS.get(kind, ()):
+            if (task, method, "k = 10", "left") not in value:
+                continue
+            name = f"{kind}: {title}" if kind in ("filter", "collection") else title
+            cells = [f"{name}, with `within`" if method == WITHIN else name]
+            for k in (10, 50, 200):
+                subset = f"k = {k}"
+                if value.get((task, method, subset, "refused")):
+                    cells.append("unchanged: labels unreliable")
+                elif (task, method, subset, "left") in value:
+                    figures = [value[task, method, subset, m] for m in ("left", "stay", "worse")]
+                    cells.append("{:.2f}, {:.2f}, {:.0%}".format(*figures))
+                else:
+                    cells.append("")
+            true, held = value[task, "none", "", "true"], value[task, SEARCH, "", "held"]
+            cells.append(f"{true:.2f}, {held:.2f}")
+            lines.append(cells)
+    for title in ("indexes and collections", "rare groups"):
+        for method in ("this version", "labels alone", "before"):
+            cells = [f"**mean of {title}**, {METHOD[method]}"]
+            for k in (10, 50, 200):
+                place = (f"all: {title}", method, f"k = {k}")
+                cells.append(
+                    "{:.2f}, {:.2f}, {:.0%}".format(
+                        *(value[*place, metric] for metric in ("left", "stay", "worse"))
+                    )
+                )
+            error = value.get((f"all: {title}", method, "", "error"))
+            cells.append("" if error is None else f"off by {error:.2f}")
+            lines.append(cells)
     note = (
-        "Skew above chance among the people in the first 50 results (1: the unedited search), and"
-        " the share of these results that are the same as before. From"
-        " `eval/results/search_index.json`."
+        "In each cell: skew above chance among the people in the first results (1: the unedited"
+        " search), the share of these results that are the same as before, and the share of the"
+        " queries whose shares move away from the index's by more than 0.05. Last column: the share"
+        " of the first group (men, old or White people) in the index, and by the labels of the"
+        " sample. 40 queries each. Collections are re-ranked with `rerank`. Before:"
+        " `queries.search` with fitted probabilities, at commit fb98de73"
+        " (`eval/results/search_before.json`). From `eval/results/search_index.json`."
     )
     return table(*lines, note=note)
+
+
+METHOD = {
+    "this version": "`queries.search`",
+    "labels alone": "a quota by labels alone",
+    "before": "probabilities, before",
+}

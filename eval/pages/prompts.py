@@ -7,70 +7,28 @@ import json
 from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 
-NEW_LISTS = (21,)  # the latest draw, from lists that had not been used before
-EARLIER_LISTS = (17, 18, 19, 20)  # 16 lists that were new, and later draws from them
+NEW_LISTS = (21,)  # the latest draw of `real_prompts.json`, read before the rules were replaced
 
 
-def real_prompts() -> str:
-    """Write how many changes to prompts from new public lists are wrong, by kind of list."""
-    text = (RESULTS / "languages" / "real_prompts.json").read_text(encoding="utf-8")
-    content = json.loads(text)
-    changes: dict[str, tuple[int, int]] = {}
-    for row in sorted(content["rows"], key=lambda row: -row["draw"]):
-        kinds = ["16 earlier lists, rules of that time"] if row["draw"] in EARLIER_LISTS else []
-        if row["draw"] in NEW_LISTS:
-            kinds = [row["kind"].split()[0], "all"]
-        for kind in kinds:
-            wrong, changed = changes.pop(kind, (0, 0))
-            changes[kind] = wrong + row["wrong"], changed + row["changed"]
-    for row in content["corrected"]["rows"]:
-        # The rules were corrected on the other sources, whose rates are too low.
-        if row["sources"] == "sources kept aside":
-            changes[f"{row['of']}, the other half, corrected rules"] = (
-                row["still_wrong"],
-                row["still"],
-            )
-    lines = [["lists of", "changes read", "wrong, of the changes [95%]"]]
-    for kind, (wrong, changed) in changes.items():
-        lines.append([kind, f"{changed:,}", _wrong_share(wrong, changed)])
-    return table(*lines, note="From `eval/results/languages/real_prompts.json`.")
+def prompt_readings() -> str:
+    """Write how many prompts are changed, and how many changes are wrong, by kind of list."""
+    content = json.loads((RESULTS / "prompt_readings.json").read_text(encoding="utf-8"))
+    lines = [["lists of", "prompts", "changed", "wrong, of the changes [95%]", "kept [95%]"]]
+    for row in content["rows"]:
+        changed = row["changed"]
+        wrong = _share(row["wrong"], changed) if changed else "none"
+        kept = _share(row["kept"], row["right_before"]) if row["right_before"] else "not counted"
+        lines.append([row["kind"], f"{row['prompts']:,}", f"{changed:,}", wrong, kept])
+    note = (
+        f"{content['note']} Kept: of the right changes that the former, longer rules made. From"
+        " `eval/results/prompt_readings.json`."
+    )
+    return table(*lines, note=note)
 
 
-def _wrong_share(wrong: int, n: int) -> str:
-    low, high = wilson_interval(wrong, n)
-    return f"{wrong / n:.3f} [{low:.3f}, {high:.3f}]"
-
-
-LANGUAGES = {
-    "de": "German",
-    "fr": "French",
-    "es": "Spanish",
-    "it": "Italian",
-    "pt": "Portuguese",
-    "ru": "Russian",
-    "zh": "Chinese",
-    "ja": "Japanese",
-    "ko": "Korean",
-    "ar": "Arabic",
-}
-
-
-def languages_blind() -> str:
-    """Write in which languages how many new prompts come out right with both values."""
-    rows = {
-        row.subset: row for row in read("languages_blind").rows if row.metric == "written_right"
-    }
-    total = rows.pop("")
-    languages_of_share: dict[str, list[str]] = {}
-    for code, row in sorted(rows.items(), key=lambda item: -item[1].value):
-        share = f"{row.value * row.n['prompts']:.0f} of {row.n['prompts']}"
-        languages_of_share.setdefault(share, []).append(LANGUAGES[code])
-    lines = [["both versions right", "languages"]]
-    for share, languages in languages_of_share.items():
-        lines.append([share, ", ".join(languages)])
-    n = total.n["prompts"]
-    lines.append([f"{total.value * n:.0f} of {n}, {span(total)}", "all"])
-    return table(*lines, note="From `eval/results/languages_blind.json`.")
+def _share(count: int, n: int) -> str:
+    low, high = wilson_interval(count, n)
+    return f"{count / n:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def stated() -> str:

@@ -151,19 +151,10 @@ def test_a_group_next_to_a_person_is_described() -> None:
     assert teacher in ("female", "male")
 
 
-def test_the_original_prompt_decides_which_people_are_open() -> None:
-    rewritten = ["A nurse smiles, her hair tied back.", "A woman, a nurse on her round."]
-    balanced = balance(rewritten, "gender", 2, original=["a nurse"])
-    assert Counter(balanced.values) == {"female": 2, "male": 2}
-    for text, value in zip(balanced.prompts, balanced.values, strict=True):
-        assert (" her " in text) == (value == "female")
-        assert (" his " in text) == (value == "male")
-    kept = balance(rewritten, "gender", 1, original=["a lady nurse", "a nurse"])
-    assert kept.prompts[0] == rewritten[0]
-    assert kept.values[0] == ""
-    assert balance(rewritten[:1], "gender", 1, original=[""]).values == [""]
-    with pytest.raises(InvalidInputError, match="original: got 2 texts for 3 prompts"):
-        balance([CEO] * 3, "gender", 1, original=["a CEO", "a CEO"])
+def test_an_input_that_was_removed_says_what_to_do_instead() -> None:
+    # ComfyUI passes connected inputs that a node does not declare.
+    with pytest.raises(InvalidInputError, match=r"^original: .* removed; balance the user's"):
+        single_settings({"images": [1], "original": ["a nurse", "a cook"]})
 
 
 @pytest.mark.parametrize(

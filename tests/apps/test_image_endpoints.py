@@ -9,7 +9,6 @@ from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx2
 import numpy as np
@@ -301,28 +300,35 @@ def test_every_person_in_a_scene_is_reported(seed: dict[str, int]) -> None:
         assert Counter(image[noun_place][1] for image in people) == {"female": 2, "male": 2}
 
 
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("as_header", [False, True])
-@pytest.mark.parametrize("seed", [{}, {"seed": 0}])
-def test_a_value_invented_by_the_client_becomes_the_assigned_value(
-    seed: dict[str, int], as_header: bool
+def test_a_removed_field_or_header_is_rejected_and_not_passed_on(
+    path: str, as_header: bool
 ) -> None:
     services = FalseServices()
-    rewritten = "A confident businessman in a suit, his arms crossed, in an office"
-    original = "a photo of a CEO, café"
-    body = {"prompt": rewritten, "n": 2, **seed}
-    how: dict[str, Any] = {}
+    name = "x-vldebias-original" if as_header else "vldebias_original"
     if as_header:
-        how["headers"] = {"x-vldebias-original": quote(original)}
+        (answer,) = post(proxy(services), path, BODIES[path], headers={name: "a%20CEO"})
     else:
-        body["vldebias_original"] = original
-    (answer,) = post(proxy(services), "v1/images/generations", body, **how)
-    assert sorted(note(answer)["values"]) == ["female", "male"]
-    # The server receives the value, not the user's text.
-    assert all("vldebias_original" not in seen for _, seen in services.seen)
-    assert all("x-vldebias-original" not in headers for headers in services.headers)
-    prompt = services.prompts()[note(answer)["values"].index("female")]
-    assert "her arms" in prompt
-    assert "businessman" not in prompt
+        (answer,) = post(proxy(services), path, {**BODIES[path], name: "a CEO"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == name
+    assert error["message"].startswith(f"{name}: this was removed; balance the user's prompt first")
+    assert not services.seen
+
+
+def test_what_was_removed_is_not_passed_on_with_other_requests_either() -> None:
+    services = FalseServices()
+    app = proxy(services)
+    text = {"messages": [{"role": "user", "content": "Hello"}]}
+    removed = {"vldebias_original": "a CEO"}
+    assert post(app, "v1/chat/completions", text | removed)[0].status_code == 400
+    header = {"X-VLDebias-Original": "a%20CEO"}
+    for path in ("v1/chat/completions", "v1/embeddings", "v1/audio/speech"):
+        assert post(app, path, text, headers=header)[0].status_code == 400
+    assert not services.seen
+    assert post(app, "v1/chat/completions", text)[0].status_code == 200
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -599,15 +605,3 @@ def test_paths_of_azure_are_balanced(start: str) -> None:
     assert note(answer)["reasons"] == ["edits a given image"]
     edits_class = import_module("apps.images_api.embeddings").QueryEdits
     assert edits_class.reads(None, "openai/deployments/Embedding-3/embeddings")
-
-
-@pytest.mark.parametrize(
-    "header", ["%ff%fe", "%", "100%", "%4", "%zz", "caf\u00e9", "%c3", "%ed%a0%80"]
-)
-def test_original_words_that_are_not_percent_encoded_utf_8_are_rejected(header: str) -> None:
-    services = FalseServices()
-    headers = {"x-vldebias-original": header.encode("latin-1")}
-    (answer,) = post(proxy(services), "v1/images/generations", {"prompt": CEO}, headers=headers)
-    assert answer.status_code == 400
-    assert "percent-encoded UTF-8" in answer.json()["error"]["message"]
-    assert not services.seen

@@ -82,7 +82,6 @@ NOT_JSON = [
     b'{"prompt": "A photo of a CEO \\ud83d"}',
     b'{"prompt": "A photo of a CEO", "\\udc00": 1}',
     b'{"prompt": "A photo of a CEO \xed\xa0\xbd"}',
-    b'{"prompt": "A photo of a CEO", "vldebias_original": "a CEO \\ud83d"}',
     '{"prompt": "A photo of a CEO"}'.encode("utf-16"),
     b'{"prompt": "A photo of a CEO", "seed": ' + b"9" * 5000 + b"}",
     pytest.param(

@@ -491,8 +491,6 @@ def test_a_prompt_beyond_the_limit_is_passed_on_unbalanced_without_delay() -> No
         "longer than 32,000 characters"
     ]
     assert [call["n"] for call in upstream.seen] == [16]
-    longer = {"prompt": CEO, "vldebias_original": "a" * 40_000}
-    assert post(proxy(upstream), longer).status_code == 400
 
 
 @pytest.mark.parametrize("text", ["a", "5", "\n", "A", "_", "a-", "(", "5,", "\u0438", "doctor"])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from label_parts import AGE, GENDER, draw, engines, studies, study
 from PIL import Image
 
+from apps.label.session import open_study
 from apps.shares.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
@@ -289,6 +290,20 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
         "man",
         "woman",
     )
+
+
+def test_the_classes_of_a_set_are_asked_about_and_the_last_page_uses_them(tmp_path: Path) -> None:
+    (question,) = studies.questions_of(["class"], ["waterbirds"])
+    assert question.values == ("landbird", "waterbird")
+    assert studies.questions_of(["class"], ["cat, dog"])[0].values == ("cat", "dog")
+    for number in range(30):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number:02d}.png")
+    study = open_study(tmp_path, ["class"], ["waterbirds"], most=10)
+    assert study.next_command().startswith(f"vldebias debias waterbirds --reference {tmp_path} ")
+    # Files may be sorted by class, so the first ones are no sample.
+    chosen = [image.path for image in study.folder.records]
+    assert len(chosen) == 10
+    assert max(chosen) > "15"
 
 
 @refused(

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import vldebias
 import vldebias.cli as cli
+from apps.shares.answers import ANSWERS, AnnotationLog
 from tests.cli.conftest import call as run
 from tests.refusals import refused
 from vldebias.cli import app, common
@@ -31,12 +32,14 @@ from vldebias.errors import MissingPackageError, VldebiasError, warn
 from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Reference
 from vldebias.methods.declared import declarations
-from vldebias.miniature import load_clip
+from vldebias.miniature import load_clip, open_world
 from vldebias.prompts import list_prompts, load_prompts
+from vldebias.study.inputs import Inputs
 from vldebias.study.suite import load_suite
 from vldebias.study.suite_texts import texts_of_packaged_suite
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import packaged
+from vldebias.utils.options import Options
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -401,6 +404,34 @@ def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
     ).only
     assert saved.method == "difference+equalise"
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
+
+
+def test_labels_of_a_folder_move_the_boundary_as_those_of_a_file(tmp_path: Path) -> None:
+    images = open_world("birds", n=60)
+    folder = tmp_path / "birds"
+    folder.mkdir()
+    for row in range(60):
+        images.read(row).save(folder / f"{row:02d}.png")
+    inputs = Inputs(Options(out=tmp_path, model="miniature", reference=folder))
+    margins = inputs["reference"].unit[:].double() @ inputs.texts.embed(
+        load_prompts("waterbirds").classes
+    ).diff(dim=0).T.squeeze(1)
+    # Call those images water birds that score highest, so that text alone is often wrong.
+    answers = AnnotationLog(folder / ANSWERS)
+    for row, is_high in enumerate((margins > margins.quantile(0.8)).tolist()):
+        name = "waterbird" if is_high else "landbird"
+        answers.append(f"{row:02d}.png", "ada", "class", name)
+    command = ("debias", "waterbirds", "--model", "miniature", "--reference")
+    done = run(*command, str(folder), "--out", str(tmp_path / "edit"), with_stderr=True)
+    assert "60 of 60 images have a label of class" in done
+    assert done.count("Moved the boundary") == 1
+    edit = vldebias.CalibratedProjection.from_pretrained(tmp_path / "edit" / "text")
+    assert edit.method == "difference+boundary"
+    rows = Inputs(Options(out=tmp_path, model="miniature", reference=folder))["reference"]
+    file = save_embeddings(tmp_path / "birds.npz", rows)
+    run(*command, str(file), "--out", str(tmp_path / "same"))
+    same = vldebias.CalibratedProjection.from_pretrained(tmp_path / "same" / "text")
+    torch.testing.assert_close(same.matrix(), edit.matrix(), atol=1e-6, rtol=0)
 
 
 def test_a_declined_default_writes_nothing_and_exits_with_code_1(tmp_path: Path) -> None:

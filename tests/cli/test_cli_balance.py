@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.wording import balance_prompts
 from vldebias.wording.prompt_file import read_prompts
 
-PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
+PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic", "two doctors"]
 BALANCE = ("prompts", "balance")
 
 
@@ -50,7 +50,7 @@ def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
     head, *rows = table(run(*command))
     assert tuple(head) == balance.COLUMNS
     assert [row[3] for row in rows] == PROMPTS
-    assert [row[2] for row in rows] == ["", "stated", "context: Catholic priest", ""]
+    assert [row[2] for row in rows] == ["", "stated", "context: Catholic", ""]
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
     assert run(*command) == run(*command)
@@ -194,13 +194,3 @@ def test_a_full_disk_is_reported_with_the_seed_that_reproduces_the_prompts(
         assert process.communicate()[1].endswith(f"--seed {seed}\n")
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
-
-
-def test_a_column_of_original_prompts_decides_which_people_are_open(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
-    command = (*BALANCE, str(path), "--column", "rewritten", "--attribute", "gender")
-    shares = ("--shares", "female=0,male=1")
-    _, turned, stated = table(run(*command, "--original-column", "user", *shares))
-    assert turned == ["A nurse, a man.", "male", "", "a nurse"]
-    assert stated == ["A lady.", "", "stated", "a lady"]

@@ -327,3 +327,14 @@ def test_a_program_that_starts_ray_prints_nothing_and_shuts_it_down(tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert wait_until(lambda: not processes_with(str(tmp_path)))
     assert len(shards(tmp_path / "cache")) == 13
+
+
+def test_the_block_on_the_data_page_runs_as_pasted(
+    two: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/how-to/data.md"
+    part = page.read_text(encoding="utf-8").split("<!-- ray:begin -->")[1]
+    block = part.split("```py\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, str(page), "exec"), {})
+    assert "retrieval gender" in capsys.readouterr().out

@@ -40,8 +40,8 @@ from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.prompts.prompt_set import Recipe
 from vldebias.report.conclusion import Conclusion
 from vldebias.report.result import Result
-from vldebias.reranking.estimates import GroupEstimator
 from vldebias.reranking.index import IndexGroups
+from vldebias.reranking.nearest import NearestText
 from vldebias.training.run import Outcome, train_model
 from vldebias.training.settings import TrainSettings, load_settings
 
@@ -53,7 +53,7 @@ CURRENT = {
     "result.json": 1,
     "compact-result.json": 1,  # its rows are in a Parquet file next to it
     "record.json": 1,
-    "index.safetensors": 1,
+    "index.safetensors": 2,
     "prompt-set.yaml": 1,
     "answers.jsonl": 1,
     "run.json": 1,
@@ -64,7 +64,7 @@ FINGERPRINT = Fingerprint(
 VERSIONS = {"python": "3.12.0", "vldebias": "1.0.0"}
 SETTINGS: dict[str, Any] = {
     "items": 24,
-    "val_items": 12,
+    "val_items": 100,
     "steps": 2,
     "batch_size": 8,
     "workers": 0,
@@ -188,17 +188,12 @@ def record() -> Record:
 
 def index() -> IndexGroups:
     """Return the groups of an index with vectors (3,)."""
-    estimator = GroupEstimator(
-        ("female", "male"),
-        np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]),
-        np.array([[4.0, -4.0], [-4.0, 4.0]]),
-        np.array([0.25, -0.25]),
-        by_probability=True,
-    )
+    texts = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    wordings = np.stack([texts, texts[:, [0, 2, 1]]])
     return IndexGroups(
-        (estimator,),
+        (NearestText(("female", "male"), texts, np.array([0.25, 0.125]), wordings),),
         np.array([0.75, 0.25]),
-        np.array([0.7, 0.3]),
+        np.array([0.0, 0.5]),
         FINGERPRINT,
         np.array([0.5, 0.5, -0.5]),
         "too few images",

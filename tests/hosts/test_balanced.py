@@ -73,6 +73,16 @@ def test_videos_and_separate_negative_encodings_use_the_rewritten_prompts(name):
     assert torch.equal(drawn, drawing.draw(pipe, texts, **{count: 1}, **images))
 
 
+def test_every_encoding_in_a_call_has_the_values_of_all_people():
+    """HunyuanDiT encodes a prompt with two encoders."""
+    drawing = CASES["HunyuanDiT"]
+    pipe = drawing.make(is_complete=True)
+    with balanced(pipe) as attachment:
+        drawn = drawing.draw(pipe, ["a nurse and a chef"])
+        written = attachment.last_call.written
+    assert torch.equal(drawn, drawing.draw(pipe, written, num_images_per_prompt=1))
+
+
 def test_encoding_once_for_all_images_of_a_prompt_warns_once():
     """Z-Image repeats embeddings after its encoder, so its images share a value unless the prompt
     is repeated."""
@@ -358,10 +368,9 @@ def test_a_picture_in_a_list_only_concerns_its_own_prompt(arguments, expected):
 def test_prompts_next_to_an_edit_are_balanced(seeds):
     attachment = debias(tiny.sd(), "gender", method=Balanced(seed=0))
     prompts = ["a nurse", "a doctor", "a pilot"]
-    with attachment.originals(["a nurse", "a doctor", "a cook"]):
-        texts = attachment.rewrite_texts(
-            {"prompt": prompts}, edits=[False, True, False], seeds=seeds
-        )["prompt"]
+    texts = attachment.rewrite_texts({"prompt": prompts}, edits=[False, True, False], seeds=seeds)[
+        "prompt"
+    ]
     record = attachment.last_call
     assert (record.values[1], record.reasons) == (None, (None, "edit", None))
     assert texts[1] == "a doctor"
@@ -370,7 +379,7 @@ def test_prompts_next_to_an_edit_are_balanced(seeds):
     assert record.people == (
         (("nurse", record.values[0]),),
         (),
-        (("cook", record.values[2]),),
+        (("pilot", record.values[2]),),
     )
 
 
@@ -415,14 +424,21 @@ def test_twenty_workers_draw_different_values():
 
 def test_each_kind_of_attachment_only_has_its_own_members():
     sampling = ("seed", "sampled", "last_call", "calls", "log", "balancer")
-    rewriting = ("rewrite", "originals")
     editing = ("projections", "apply", "stated", "gate")
     with debias(tiny.sd(), SET, method="cali") as attachment:
-        assert not any(hasattr(attachment, name) for name in (*sampling, *rewriting, "giving"))
+        assert not any(hasattr(attachment, name) for name in (*sampling, "rewrite", "giving"))
         assert all(hasattr(attachment, name) for name in editing)
     with debias(tiny.sd(), SET) as attachment:
-        assert all(hasattr(attachment, name) for name in (*sampling, *rewriting))
+        assert all(hasattr(attachment, name) for name in (*sampling, "rewrite"))
         assert not any(hasattr(attachment, name) for name in (*editing, "giving"))
+
+
+def test_a_removed_attribute_says_what_to_do_instead():
+    with debias(tiny.sd(), SET) as attachment:
+        with pytest.raises(AttributeError, match=r"'originals'; balance the user's prompt first"):
+            attachment.originals(["a nurse"])
+        with pytest.raises(AttributeError, match=r"no attribute 'unknown'$"):
+            attachment.unknown  # noqa: B018
 
 
 def test_stated_values_are_always_preserved():

@@ -38,15 +38,16 @@ def texts_read(pipe, monkeypatch):
     return read
 
 
-def test_base_and_refiner_show_the_same_person(monkeypatch):
+@pytest.mark.parametrize("prompt", [OPEN, "a nurse and a chef"])
+def test_base_and_refiner_show_the_same_people(prompt, monkeypatch):
     base, refiner = pipelines()
     attachment = debias([base, refiner], "gender")
     read = texts_read(refiner, monkeypatch)
     for _ in range(6):
-        tiny.draw(base, OPEN, num_images_per_prompt=2, generator=None)
+        tiny.draw(base, prompt, num_images_per_prompt=2, generator=None)
         record = attachment.last_call
         read.clear()
-        refine(refiner, [OPEN] * 2)
+        refine(refiner, [prompt] * 2)
         assert list(record.written) in read
         assert attachment.last_call is record
     assert len(attachment.calls) == 6

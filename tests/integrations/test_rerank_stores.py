@@ -15,8 +15,8 @@ import pytest
 
 import vldebias
 from vldebias.errors import InvalidInputError
-from vldebias.reranking.estimates import GroupEstimator
 from vldebias.reranking.index import IndexGroups
+from vldebias.reranking.nearest import NearestText
 from vldebias.reranking.stores import langchain_compressor, llama_index_postprocessor
 
 pytest.importorskip("faiss", reason="make test-integrations installs it")
@@ -192,9 +192,10 @@ def test_ten_lines_of_code_support_any_other_store(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names_of_groups = ("female", "male")
-    estimator = GroupEstimator(names_of_groups, np.eye(2, 16), None, np.zeros(2))
+    texts = np.eye(2, 16)
+    nearest = NearestText(names_of_groups, texts, np.zeros(2), np.empty((0, 2, 16)))
     half = np.array([0.5, 0.5])
-    IndexGroups((estimator,), half, None, None).save("gender-index.safetensors")
+    IndexGroups((nearest,), half, np.zeros(2), None).save("gender-index.safetensors")
     blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = [block for block in blocks if "def search" in block]
     assert len(block.splitlines()) <= 11

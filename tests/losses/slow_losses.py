@@ -137,6 +137,58 @@ def supcon(
     return torch.stack(losses)
 
 
+def cyclip(
+    x: Tensor, y: Tensor, t: Tensor, within: bool, cross_modal: float, in_modal: float
+) -> Tensor:
+    """Return the loss of Goel et al. (2022), whose last two terms use cosines."""
+    losses = both(of_rows, x, y, info_nce_row, t, within)
+    terms = []
+    for i in range(len(x)):
+        cross = [(x[i] @ y[j] - x[j] @ y[i]) ** 2 for j in range(len(x))]
+        within_views = [(x[i] @ x[j] - y[i] @ y[j]) ** 2 for j in range(len(x))]
+        terms.append(
+            cross_modal * torch.stack(cross).sum() + in_modal * torch.stack(within_views).sum()
+        )
+    return losses + torch.stack(terms)
+
+
+class ItemTemperatures:
+    """Compute iSogCLR for one direction, in plain numbers; u_0 is the first estimate of g."""
+
+    def __init__(
+        self, n: int, tau: float, gamma: float, rho: float, lr: float, least: float, within: bool
+    ) -> None:
+        self.tau = [tau] * n
+        self.gamma = gamma
+        self.rho = rho
+        self.lr = lr
+        self.least = least
+        self.within = within
+        self.u: dict[int, float] = {}
+
+    def step(self, x: Tensor, y: Tensor, items: list[int]) -> tuple[float, Tensor]:
+        """Return the value, and the gradient of the features as a scalar to differentiate."""
+        b = len(items)
+        views = [y, x] if self.within else [y]
+        value = 0.0
+        carrier = x.new_zeros(())
+        for i, item in enumerate(items):
+            tau = self.tau[item]
+            h = [x[i] @ view[j] - x[i] @ y[i] for view in views for j in range(b) if j != i]
+            g = total([score / tau for score in h]) / len(h)
+            new = float(g.detach())
+            old = self.u.get(item)
+            self.u[item] = new if old is None else (1 - self.gamma) * old + self.gamma * new
+            u = self.u[item]
+            value += tau * (math.log(u) + self.rho) / b
+            carrier = carrier + tau / u * g / b
+            scores = [float(score.detach()) for score in h]
+            mean = sum(score * math.exp(score / tau) for score in scores) / len(h)
+            gradient = math.log(u) + self.rho - mean / (u * tau)
+            self.tau[item] = max(tau - self.lr * gradient, self.least)
+        return value, carrier
+
+
 def sigmoid_row(bias: Tensor) -> Row:
     """Return eq. 1 of SigLIP, where the loss of a pair is half the sum of its row plus half the sum
     of its column."""

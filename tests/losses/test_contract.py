@@ -41,11 +41,11 @@ class Case:
         return self.function(x, y, *extra, **self.settings, **options)
 
 
-def _global(x: Tensor, y: Tensor, index: Tensor, *, temperature: Any, **options: Any) -> Tensor:
+def _global(
+    x: Tensor, y: Tensor, index: Tensor, *, temperature: Any, module: Any, **options: Any
+) -> Tensor:
     """Return the loss of a new module, whose temperature must be a number."""
-    loss = losses.NUCLR(
-        2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options
-    )
+    loss = module(2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options)
     return loss.to(x.device, x.dtype if x.dtype == torch.float64 else torch.float32)(x, y, index)
 
 
@@ -101,12 +101,19 @@ SUMS = [
     ),
 ]
 GLOBAL = [
-    Case("sogclr", _global, None, {}, lambda n: (torch.arange(n),)),
+    Case("sogclr", _global, None, {"module": losses.SogCLR}, lambda n: (torch.arange(n),)),
+    Case(
+        "isogclr",
+        _global,
+        None,
+        {"module": losses.ISogCLR, "kl_radius": 0.5, "temperature_lr": 0.1},
+        lambda n: (torch.arange(n),),
+    ),
     Case(
         "nuclr",
         _global,
         None,
-        {"popularity_lr": 0.1, "zeta_init": -0.05},
+        {"module": losses.NUCLR, "popularity_lr": 0.1, "zeta_init": -0.05},
         lambda n: (torch.arange(n),),
     ),
 ]
@@ -236,6 +243,11 @@ of_items = losses.NUCLR(4, temperature=0.05)
     (lambda: losses.NUCLR(3.5, temperature=0.05), "^dataset_size: .* whole number"),
     (lambda: losses.NUCLR(4, temperature=0.05, gamma=0.0), "^gamma: "),
     (lambda: losses.NUCLR(4, temperature=0.0), "^temperature: "),
+    (calling("cyclip", cross_modal=-1.0), "^cross_modal: "),
+    (calling("cyclip", in_modal=math.nan), "^in_modal: "),
+    (lambda: losses.ISogCLR(4, temperature=0.05, kl_radius=0.0), "^kl_radius: "),
+    (lambda: losses.ISogCLR(4, temperature=0.05, temperature_lr=-1.0), "^temperature_lr: "),
+    (lambda: losses.ISogCLR(4, temperature=0.05, minimum_temperature=0), "^minimum_temperature: "),
     (lambda: of_items(X, X, FOUR / 1), "^index: expected an integer tensor"),
     (lambda: of_items(X, X, FOUR // 2), "^index: .* twice"),
     (lambda: of_items(X, X, FOUR - 1), "^index: expected row numbers 0 .. 3, got -1 .. 2"),
@@ -282,6 +294,7 @@ DEFAULTS = {
         "debiased": {"tau_plus": 0.1},
         "hard_negative": {"tau_plus": 0.1, "beta": 1.0},
         "gce": {"q": 0.7, "smoothing": 0.0},
+        "cyclip": {"cross_modal": 0.25, "in_modal": 0.25},
     },
 }
 

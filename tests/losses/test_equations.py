@@ -25,6 +25,10 @@ LABELLED = {
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("info_nce", {}),
     *(
+        ("cyclip", {"cross_modal": cross, "in_modal": within})
+        for cross, within in ((0.25, 0.25), (0.0, 0.7), (0.4, 0.0))
+    ),
+    *(
         ("rince", {"q": q, "lam": lam})
         for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0))
     ),
@@ -57,6 +61,8 @@ def _equation(
 ) -> Tensor:
     if name in LABELLED:
         return slow.both(LABELLED[name], x, y, LABELS.tolist(), t, *settings.values(), within)
+    if name == "cyclip":
+        return slow.cyclip(x, y, t, within, **settings)
     row = slow.info_nce_row
     if name == "rince":
         row = slow.rince_row(**settings)

@@ -1,14 +1,15 @@
 """Compare SogCLR and NUCLR with Algorithm 1; test limits, state and learned popularity."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
-from slow_losses import GlobalContrast, unit_rows
+from slow_losses import GlobalContrast, ItemTemperatures, unit_rows
 from torch import Tensor
 
 from vldebias.errors import VldebiasWarning
-from vldebias.losses import NUCLR, estimate_popularity, info_nce
+from vldebias.losses import NUCLR, ISogCLR, SogCLR, estimate_popularity, info_nce
 
 N = 12
 B = 5
@@ -62,13 +63,66 @@ def test_the_loss_matches_algorithm_1(settings: dict[str, Any], chunk_size: int 
     assert (loss.zeta.std() > 1e-3) == (lr > 0)
 
 
+@pytest.mark.parametrize("chunk_size", [None, 2])
+@pytest.mark.parametrize("within_view", [False, True])
+@pytest.mark.parametrize(("rho", "lr"), [(0.5, 0.1), (2.0, 0.02), (0.3, 0.0)])
+def test_isogclr_matches_a_loop_over_items(
+    rho: float, lr: float, within_view: bool, chunk_size: int | None
+) -> None:
+    """Some temperatures reach the minimum of 0.125, which float32 represents exactly."""
+    loss = ISogCLR(
+        N,
+        temperature=0.25,
+        kl_radius=rho,
+        temperature_lr=lr,
+        minimum_temperature=0.125,
+        within_view=within_view,
+        chunk_size=chunk_size,
+    ).double()
+    slow = [ItemTemperatures(N, 0.25, 0.8, rho, lr, 0.125, within_view) for _ in "xy"]
+    generator = torch.Generator().manual_seed(7)
+    for step, items in enumerate(torch.randperm(N, generator=generator)[:B] for _ in range(6)):
+        x, y = _features(step)
+        value = loss(x, y, items)
+        outcomes = [slow[0].step(x, y, items.tolist()), slow[1].step(y, x, items.tolist())]
+        assert value.item() == pytest.approx(sum(v for v, _ in outcomes) / 2, rel=1e-9)
+        torch.testing.assert_close(
+            torch.autograd.grad(value, (x, y)),
+            torch.autograd.grad(sum(c for _, c in outcomes) / 2, (x, y)),
+            rtol=1e-7,
+            atol=1e-10,
+        )
+    for side in (0, 1):
+        assert loss.tau[side].tolist() == pytest.approx(slow[side].tau, rel=1e-9)
+    assert (loss.tau.std() > 1e-3) == (lr > 0)
+
+
+def test_temperatures_of_isogclr_converge_to_the_radius() -> None:
+    """At the minimum over tau, the weights of the negatives diverge from equal ones by rho."""
+    x, y = (features.detach() for features in _features(3, N))
+    loss = ISogCLR(
+        N, temperature=0.2, gamma=1.0, kl_radius=0.6, temperature_lr=0.02, minimum_temperature=1e-3
+    ).double()
+    for _ in range(2000):
+        loss(x, y, torch.arange(N))
+    for side, (anchors, others) in enumerate(((x, y), (y, x))):
+        scores = (anchors @ others.T / loss.tau[side][:, None]).fill_diagonal_(-torch.inf)
+        log_weights = scores.log_softmax(1)
+        products = log_weights.exp() * (log_weights + math.log(N - 1))
+        divergence = products.nan_to_num().sum(1)
+        torch.testing.assert_close(divergence, torch.full_like(divergence, 0.6), atol=1e-3, rtol=0)
+
+
 @pytest.mark.parametrize("gamma", [0.3, 1.0])
 @pytest.mark.parametrize("within_view", [False, True])
-def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool) -> None:
+@pytest.mark.parametrize("module", [SogCLR, NUCLR])
+def test_sogclr_on_the_whole_dataset_is_info_nce(
+    module: type[SogCLR], gamma: float, within_view: bool
+) -> None:
     """With zeta = 0 and all items in the batch, the loss is tau times InfoNCE, in value and
     gradient."""
     x, y = _features(1, N)
-    loss = NUCLR(N, temperature=TAU, gamma=gamma, within_view=within_view)
+    loss = module(N, temperature=TAU, gamma=gamma, within_view=within_view)
     ours = loss(x, y, torch.arange(N))
     expected = TAU * info_nce(x, y, temperature=TAU, within_view=within_view)
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)
@@ -103,6 +157,11 @@ def test_the_popularity_converges_to_that_of_all_similarities(tau: float, lr: fl
         assert float(torch.corrcoef(torch.stack([reported, expected]))[0, 1]) > 0.94
         assert 0.5 < float(reported.std() / expected.std()) < 1.15
         assert abs(float(reported.mean())) < 1.5  # the constant hardly drifts
+
+
+def test_sogclr_stores_eight_bytes_for_each_item() -> None:
+    buffers = SogCLR(1000, temperature=TAU).buffers()
+    assert sum(buffer.nbytes for buffer in buffers) == 8 * 1000
 
 
 # ---- the popularity from all similarities at once: the optimum of eq. 8, its equation 9, and the

@@ -63,6 +63,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sigmoid": LEARNED | {"bias": -1.0},
     "sogclr": {"dataset_size": 10, "temperature": 0.3},
     "nuclr": NUCLR,
+    "isogclr": {"dataset_size": 10, "temperature": 0.3, "kl_radius": 0.5, "temperature_lr": 0.1},
+    "cyclip": LEARNED | {"chunk_size": 2},
 }
 CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
     **{

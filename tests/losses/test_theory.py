@@ -876,3 +876,30 @@ def test_proposition_8_10_k_variance_of_tight_clusters_falls_with_the_root_of_k(
         assert values[-1] <= 24 * math.sqrt(len(centres) / k)
     assert values[1] == pytest.approx(values[0] / 2, rel=0.25)
     assert values[2] == pytest.approx(values[1] / 2, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
+def test_theorem_6_of_ssa_needs_the_logarithm_of_the_number_of_classes(
+    tau: float, seed: int | None
+) -> None:
+    """The last line of (4) in SSA-CLR drops the class shares, which is only an inequality with
+    log M on the right. A constant encoder (no seed) reaches the corrected bound, so without log M
+    it breaks it."""
+    n_classes, per_class = 4, 3
+    count = n_classes * per_class
+    features = torch.eye(1, 3, dtype=torch.float64).expand(count, 3)
+    if seed is not None:
+        features = unit_rows(count, 3, seed=seed)
+    of_class = features.reshape(n_classes, per_class, 3)
+    means = of_class.mean(1)
+    # Pairs are two independent points of a class, so their mean similarity is that of the means.
+    aligned = (means * means).sum(1).mean() / tau
+    unsupervised = torch.logsumexp(features @ features.T / tau, 1).mean() - math.log(count)
+    unsupervised = unsupervised - aligned
+    scores = torch.einsum("cpd,yd->cpy", of_class, means) / tau
+    supervised = -scores.log_softmax(2).diagonal(dim1=0, dim2=2).mean()
+    assert supervised <= unsupervised + math.log(n_classes) + 1e-12
+    if seed is None:
+        assert supervised == pytest.approx(float(unsupervised) + math.log(n_classes))
+        assert supervised > unsupervised + 1

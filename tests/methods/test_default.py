@@ -17,18 +17,16 @@ from tests.methods.test_folds import CONCEPT, GENDER, HARMED, HELPED, PERSON, im
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, PromptAttachment, TextTable, resolve
-from vldebias.methods import Problem, Reference, get_method, presets
+from vldebias.methods import Problem, get_method, presets
 from vldebias.methods.closed_form import CALI, pair_scatters
 from vldebias.methods.folds import FEWEST
 from vldebias.methods.gates import (
     AGREE,
     CONTRADICT,
-    ENOUGH,
     SEPARATE,
     agreement_of_wordings,
     floored,
     separation,
-    showing_values,
 )
 from vldebias.methods.predicted_gap import Change
 from vldebias.miniature import load_judge
@@ -36,6 +34,7 @@ from vldebias.miniature.words import WORLDS
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.reranking.index import IndexGroups
 
 SET = load_prompts("professions-gender")
 FIVE = replace(SET, name="five", variants=SET.variants[:5])
@@ -66,9 +65,13 @@ def declined(host: object, prompts: object, reason: str, **how: Any) -> Choice:
 
 
 @pytest.mark.parametrize("kind", [HELPED, HARMED])
-def test_a_search_is_not_edited_based_on_text_alone(kind: tuple[float, float]) -> None:
+def test_a_search_is_not_edited_and_the_call_that_re_ranks_is_named(
+    kind: tuple[float, float],
+) -> None:
     texts, prompts = world(*kind)
-    reason = r"Text alone does not show.*Pass reference=.*\(vldebias rerank\)"
+    reason = (
+        r"Re-rank the results: vldebias\.rerank\(scores, k, features=features, attribute='jobs'"
+    )
     assert declined(texts, prompts, reason).change is None
     with pytest.warns(AutoDeclinedWarning):
         edit = Problem(texts, prompts).fit("default", "text")  # measured by evaluate
@@ -85,7 +88,7 @@ def test_a_search_is_not_edited_based_on_text_alone(kind: tuple[float, float]) -
 
 def test_a_set_without_value_words_gets_advice_to_add_them() -> None:
     texts, prompts = world(*HELPED)
-    reason = r"Add words for the values.*method='cali'"
+    reason = r"Add words for the values.*method='difference'"
     declined(texts, replace(prompts, attributes={}), reason)
 
 
@@ -118,43 +121,13 @@ def test_an_untestable_classification_is_attached_and_logged_once(caplog: Any) -
 
 
 @quiet
-def test_reference_images_that_show_the_values_are_equalised() -> None:
+def test_a_search_is_not_edited_with_reference_images_either() -> None:
     texts, prompts = world(*HELPED)
     reference = images(2000, seed=1)[0]
-    edit = vldebias.fit_projections(texts, prompts, reference=reference).only
+    reason = r"Re-rank the results: .*queries\.search\(index_call, text, k\)"
+    assert declined(texts, prompts, reason, reference=reference).change is None
+    edit = fit_projections(texts, prompts, method="difference", reference=reference).only
     assert edit.method == "difference+equalise"
-    rows, value = images(1000, seed=99)
-    queries = normalize(edit(texts.embed(prompts.classes, "text")), dim=1)
-    scores = (rows @ queries.T).numpy()
-    apart = np.abs(scores[value == 0].mean(0) - scores[value == 1].mean(0))
-    assert (apart < 0.2 * scores.std(0)).all()
-
-
-@quiet
-def test_a_search_equalises_overall_means_and_not_within_classes() -> None:
-    texts, prompts = world(*HELPED)
-    rows = images(2000, seed=1)[0]
-    edit = vldebias.fit_projections(texts, prompts, reference=rows).only
-    problem = Problem(texts, prompts, reference=rows)
-    features = showing_values(problem, "text").reference.features
-    fitted = {}
-    for within_classes in (True, False):
-        reference = Reference(features, within_classes=within_classes)
-        method = "difference+equalise"
-        named = vldebias.fit_projections(
-            texts, prompts, method=method, lam=edit.provenance.lam, reference=reference
-        ).only
-        fitted[within_classes] = named.matrix()
-    assert torch.equal(edit.matrix(), fitted[False])
-    assert not torch.allclose(edit.matrix(), fitted[True])
-
-
-@quiet
-def test_no_edit_is_attached_without_a_gain_on_reference_images() -> None:
-    texts, prompts = world(0.0, 0.0)
-    reference = images(2000, seed=1)[0]
-    choice = declined(texts, prompts, "do not become clearly more similar", reference=reference)
-    assert choice.change[2] >= 0
 
 
 @quiet
@@ -164,10 +137,7 @@ def test_an_edit_is_only_attached_if_the_whole_interval_shows_a_gain(
 ) -> None:
     texts, prompts = world(*HELPED)
     change = Change(-0.3, -0.6, high)  # helps in the mean
-    monkeypatch.setattr(presets, "change_on_images", lambda *_: change)
     monkeypatch.setattr(presets, "change_on_texts", lambda *_: change)
-    searched = fit_projections(texts, prompts, reference=images(2000, seed=1)[0])
-    assert bool(searched) == is_attached
     assert bool(fit_projections(texts, classifier(prompts))) == is_attached
 
 
@@ -177,7 +147,7 @@ def test_sets_for_which_the_default_declines_are_left_out_and_named() -> None:
     search = replace(prompts, name="search", stated_words=("hers",))
     birds = replace(classifier(prompts), name="birds", stated_words=("his",))
     alone = fit_projections(texts, birds).only
-    message = "attaches an edit for birds, but none for search. search: Text alone"
+    message = "attaches an edit for birds, but none for search. search: Re-ranking"
     for sets in ([search, birds], [birds, search]):
         with pytest.warns(AutoDeclinedWarning, match=message):
             edits = fit_projections(texts, sets)
@@ -222,37 +192,30 @@ def contradicting(texts: TextTable, prompt_set: PromptSet) -> TextTable:
     return TextTable(rows)
 
 
-DECLINED = {
-    "no class prompts": "has no class prompts",
-    "few images of a value": "images of each value",
+DOUBTS = {
+    "few images of a value": "fewer than 5 of",
     "images that are one group": "do not fall into the values",
     "wordings that contradict each other": "also names a concept disagree",
-    "halves that disagree": "two halves of the images would give different directions",
 }
 
 
 @quiet
-@pytest.mark.parametrize("lacks", DECLINED)
-def test_unusable_reference_images_are_declined(lacks: str) -> None:
+@pytest.mark.parametrize("lacks", DOUBTS)
+def test_labels_of_images_that_do_not_show_the_values_are_not_trusted(lacks: str) -> None:
     texts, prompts = world(*HELPED)
     rows = images(400, seed=1)[0]
     values = Problem(texts, prompts).zero_shot(prompts, "text")
     difference = values[0] - values[1]
     margins = rows @ difference
-    if lacks == "no class prompts":
-        prompts = replace(prompts, classes=(), class_names=())
-    elif lacks == "few images of a value":
+    assert IndexGroups.fit(texts, prompts, rows).doubt == ""
+    if lacks == "few images of a value":
         rows = torch.cat([rows[margins > 0], rows[margins < 0][:3]])
     elif lacks == "images that are one group":
         prompts = replace(prompts, variants=prompts.variants[: FEWEST - 1])
         rows = in_one_group(rows, difference)
-    elif lacks == "wordings that contradict each other":
-        texts = contradicting(texts, prompts)
     else:
-        # The mean of five images of one value is mostly noise, for any wording of the values.
-        texts, _ = without_details()
-        rows = torch.cat([rows[margins > 0], rows[margins < 0][:FEWEST]])
-    declined(texts, prompts, DECLINED[lacks], reference=rows)
+        texts = contradicting(texts, prompts)
+    assert DOUBTS[lacks] in IndexGroups.fit(texts, prompts, rows).doubt
 
 
 @quiet
@@ -265,29 +228,7 @@ def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwis
     problem = Problem(texts, prompts, reference=rows)
     assert separation(normalize(rows, dim=1) @ (values[0] - values[1])) < SEPARATE
     assert agreement_of_wordings(problem, prompts, "text", normalize(rows, dim=1))[0] > AGREE
-    edit = vldebias.fit_projections(texts, prompts, reference=rows).only
-    assert edit.method == "difference+equalise"
-
-
-def test_the_reference_is_reduced_to_images_that_show_the_values() -> None:
-    """An index also contains landscapes, in which the text detects a value as well."""
-    texts, prompts = world(*HELPED)
-    people = images(300, seed=1)[0]
-    far = torch.eye(len(GENDER), dtype=torch.float64)[40]
-    landscapes = normalize(3 * far + 0.3 * normal(300, len(GENDER), seed=2), dim=1)
-    mixed = torch.cat([people, landscapes])
-    reference = {"column": ["female"] * 600}
-    problem = Problem(texts, prompts, reference=Reference(mixed, reference))
-    reduced = showing_values(problem, "text").reference
-    kept = reduced.features
-    assert len(kept) == 300
-    is_person = (kept[:, None] == normalize(people, dim=1)[None]).all(2).any(1)
-    assert is_person.double().mean() > 0.95
-    assert not reduced.labels  # they are computed over all images
-    few = Problem(texts, prompts, reference=people[: ENOUGH - 20])
-    assert len(showing_values(few, "text").reference.features) == ENOUGH - 20
-    more = Problem(texts, prompts, reference=people[: ENOUGH + 20])
-    assert len(showing_values(more, "text").reference.features) == ENOUGH
+    assert IndexGroups.fit(texts, prompts, rows).doubt == ""
 
 
 def test_a_number_below_a_threshold_is_not_rounded_up_to_it() -> None:

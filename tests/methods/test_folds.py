@@ -18,8 +18,8 @@ from tests.methods.made import normal
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference, get_method
 from vldebias.methods.equalise import UnusableReferenceError
-from vldebias.methods.folds import FEWEST, FOLDS, image_folds, text_folds
-from vldebias.methods.gates import change_on_images, change_on_texts
+from vldebias.methods.folds import FEWEST, FOLDS, text_folds
+from vldebias.methods.gates import change_on_texts
 from vldebias.methods.predicted_gap import Change, PredictedGap
 from vldebias.metrics import max_skew
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
@@ -101,9 +101,6 @@ def test_no_gain_is_predicted_for_an_edit_that_makes_things_worse() -> None:
     edit = vldebias.fit_projections(texts, prompts, method="orth-cali").only
     assert skew(texts, prompts, edit) > skew(texts, prompts, None) + 0.2
     assert change_of("orth-cali", texts, prompts).high >= 0
-    reference = Reference(images(2000, seed=1)[0])
-    problem = Problem(texts, prompts, lam=1000.0, reference=reference)
-    assert change_on_images(problem, "text", get_method("orth-cali")).value > 0
 
 
 @pytest.mark.parametrize("method", ["difference", "cali"])
@@ -112,17 +109,6 @@ def test_text_pairs_predict_the_gain(method: str) -> None:
     assert change_of(method, texts, prompts).high < 0
     edit = vldebias.fit_projections(texts, prompts, method=method).only
     assert skew(texts, prompts, edit) < 0.6 * skew(texts, prompts, None)
-
-
-def test_image_means_predict_the_gain() -> None:
-    for lean, biased in (HARMED, HELPED):
-        texts, prompts = world(lean, biased)
-        reference = Reference(images(2000, seed=1)[0], within_classes=False)
-        problem = Problem(texts, prompts, lam=10_000.0, reference=reference)
-        method = get_method("difference+equalise")
-        assert change_on_images(problem, "text", method).high < 0
-        edit = method.fit(problem, "text")
-        assert skew(texts, prompts, edit) < skew(texts, prompts, None)
 
 
 def named(rows: Tensor) -> set[int]:
@@ -155,15 +141,6 @@ def test_predictions_use_held_out_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set.union(*left_out) == groups
     assert sum(map(len, left_out)) == len(groups)
 
-    reference = Reference(images(200, seed=1)[0])
-    seen = set[int]()
-    for problem, _ in image_folds(Problem(texts, prompts, reference=reference), "text"):
-        rows, resamples_classes = predicted.pop()
-        assert not resamples_classes
-        assert not rows & named(problem.reference.features)
-        seen |= rows
-    assert len(seen) == 200
-
 
 @pytest.mark.parametrize(("groups", "folds"), [(FEWEST - 1, 0), (FEWEST, 2), (9, 4), (10, FOLDS)])
 def test_every_fold_has_more_than_one_concept(groups: int, folds: int) -> None:
@@ -185,29 +162,6 @@ def test_without_class_prompts_text_does_not_predict_a_gain() -> None:
     texts, prompts = world(*HELPED)
     bare = Problem(texts, replace(prompts, classes=(), class_names=()))
     assert change_on_texts(bare, "text", get_method("difference")) is None
-
-
-UNUSABLE = {
-    "one value": "images of each value",
-    "one picture": "images of each value",
-    "nine pictures": "images",
-    "another model": "another",
-}
-
-
-@pytest.mark.parametrize("kind", UNUSABLE)
-def test_images_that_cannot_be_split_or_belong_to_a_different_model_are_rejected(kind: str) -> None:
-    rows, value = images(400, seed=1)
-    shown = {
-        "one value": rows[value == 0][:60],
-        "one picture": rows[:1].repeat(60, 1),
-        "nine pictures": rows[:9],
-        "another model": rows @ torch.linalg.qr(normal(DIM, DIM, seed=6))[0],
-    }
-    texts, prompts = world(*HELPED)
-    problem = Problem(texts, prompts, reference=Reference(shown[kind]))
-    with pytest.raises(UnusableReferenceError):
-        change_on_images(problem, "text", get_method("difference+equalise"))
 
 
 @st.composite

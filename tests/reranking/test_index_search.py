@@ -87,7 +87,7 @@ def test_results_have_the_shares_of_the_index(index: Index, queries: DebiasedQue
     assert index.is_female[before].mean() < 0.15
     assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.05
     line = str(found.report).splitlines()[0]
-    assert line.startswith("A photo of a pilot.: first 40 by expected, index shares, zero-shot")
+    assert line.startswith("A photo of a pilot.: first 40 by quota, index shares, zero-shot")
 
 
 def test_a_query_that_states_a_value_is_returned_as_found(
@@ -101,7 +101,7 @@ def test_a_query_that_states_a_value_is_returned_as_found(
     assert "true shares unknown" in str(found.reports[0])
     assert found.reports[1].short == {}
     assert found.reports[1].to_dict()["target"] == "stated"
-    assert found.reports[0].to_dict()["method"] == "expected"
+    assert found.reports[0].to_dict()["method"] == "quota"
 
 
 def test_text_ids_and_short_lists_are_padded(index: Index, queries: DebiasedQueries) -> None:
@@ -143,14 +143,14 @@ def test_the_fitted_shares_are_saved_and_refused_for_another_model(
         vldebias.debias_queries(embed, SET, index=edit_file)
 
 
-def test_stored_probabilities_replace_the_vectors(index: Index, queries: DebiasedQueries) -> None:
-    """Stores that return no vectors may keep the probabilities under a neutral name."""
+def test_stored_labels_replace_the_vectors(index: Index, queries: DebiasedQueries) -> None:
+    """Stores that return no vectors may keep the labels under a neutral name."""
     assert queries.index is not None
     groups = queries.index.predict(index.vectors)
-    stored = dict(zip(groups.names, groups.probabilities.T, strict=True))
+    stored = [groups.names[code] for code in groups.codes]
     rows, scores, _ = index.call(embed([QUERY])[0], 800)
-    shares = dict(zip(groups.names, queries.index.expected_shares, strict=True))
-    found = vldebias.rerank(scores, 40, ids=rows, probabilities=stored, shares=shares)
+    shares = queries.index.share_of_name()
+    found = vldebias.rerank(scores, 40, ids=rows, labels=stored, shares=shares)
     assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.1
 
 
@@ -182,7 +182,10 @@ def test_the_number_of_results_is_checked(index: Index, queries: DebiasedQueries
         (lambda ids, scores, vectors: (ids, scores, None), "return vectors too"),
         (lambda ids, scores, vectors: (ids, scores), "expected ids, scores and vectors"),
         (lambda ids, scores, vectors: (ids[:-1], scores, vectors), "got shapes"),
-        (lambda ids, scores, vectors: (ids, -scores, vectors), "return -distance"),
+        (lambda ids, scores, vectors: (ids, -scores, vectors), "return ids, scores, vectors, and"),
+        (lambda ids, scores, vectors: (scores, ids, vectors), "got ids such as .*; return ids, sc"),
+        (lambda ids, scores, vectors: (list(scores), ids, vectors), "got ids such as"),
+        (lambda ids, scores, vectors: (ids, ids % 7, vectors), "the scores rise in"),
         (lambda ids, scores, vectors: (ids, scores * np.nan, vectors), "finite"),
         (lambda ids, scores, vectors: (ids, scores, vectors[:, 1:]), "expected the same model"),
     ],
@@ -233,15 +236,12 @@ def test_shares_behind_a_filter_are_estimated_on_vectors_with_this_filter() -> N
         return rows[best], scores[best], index.vectors[rows[best]]
 
     within = queries.index.within(listed)
-    known = queries.index.within(listed, {"male": 0.85, "female": 0.15})
     shares = []
-    for groups in (None, within, known):
+    for groups in (None, within):
         found = queries.search(call, QUERY, 60, index=groups)
         shares.append(index.is_female[np.asarray(found)].mean())
     assert shares[0] > 0.35  # those of the index
-    assert shares[1:] == pytest.approx([0.15, 0.15], abs=0.07)
-    with pytest.raises(InvalidInputError, match="that sum to 1"):
-        queries.index.within(listed, {"male": 0.85, "female": 0.25})
+    assert shares[1] == pytest.approx(0.15, abs=0.07)
     with pytest.raises(InvalidInputError, match="none of the 1 vectors shows a person"):
         queries.index.within(np.full((1, D), np.nan))
 
@@ -259,20 +259,16 @@ def test_checked_results_give_intervals(index: Index, queries: DebiasedQueries) 
         queries.search(index.call, QUERY, 40, checked={int(found[0]): "woman"})
 
 
-def test_hand_labels_calibrate_the_probabilities(index: Index, queries: DebiasedQueries) -> None:
-    assert queries.index is not None
-    rows = np.random.default_rng(0).permutation(N)[:120]
-    true = np.where(index.is_female[rows], "female", "male")
-    calibrated = queries.index.calibrated(index.vectors[rows], true)
-    found = queries.search(index.call, QUERY, 40, index=calibrated)
-    assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.1
-    for vectors, groups, words in (
-        (index.vectors[rows], true[:9], "got 9 groups for 120 vectors"),
-        (index.vectors[rows], ["girl"] * 120, r"among them \['girl'\]"),
-        (index.vectors[rows[:9]], true[:9], "expected at least 20"),
+def test_methods_that_were_removed_say_what_to_do(queries: DebiasedQueries, index: Index) -> None:
+    groups: Any = queries.index
+    with pytest.raises(
+        AttributeError, match=r"'calibrated'; labels by hand .* pass them as checked="
     ):
-        with pytest.raises(InvalidInputError, match=words):
-            queries.index.calibrated(vectors, groups)
+        groups.calibrated(index.vectors, [])
+    with pytest.raises(AttributeError, match=r"no attribute 'sample'$"):
+        _ = groups.sample
+    with pytest.raises(TypeError, match="'shares'; a search takes the shares of its labels"):
+        groups.within(index.vectors, shares={"male": 1.0})
 
 
 def test_more_results_are_read_in_a_few_calls_until_a_rare_group_can_fill_its_places() -> None:
@@ -299,14 +295,56 @@ def test_a_broken_vector_is_unknown_and_keeps_its_place(
         vectors[3] = broken
         return rows, scores, vectors
 
-    found = queries.search(call, QUERY, 20)
-    assert found[3] == index.call(embed([QUERY])[0], 20)[0][3]
+    with pytest.warns(SuspectInputWarning, match="1 of [0-9]+ vectors have no direction") as caught:
+        found = queries.search(call, [QUERY, QUERY], 20)
+    row = index.call(embed([QUERY])[0], 20)[0][3]
+    assert len(caught) == 1
+    assert f"the first is that of id {row};" in str(caught[0].message)
+    assert found[0, 3] == row
     assert found.report.unknown == 1
+    assert str(caught[0].message) in str(found.report)
     whole = np.where(np.arange(N)[:, None] == 7, broken, index.vectors)
     scores = index.vectors @ vector_of(QUERY)
     place = int((scores > scores[7]).sum())
-    positions = vldebias.rerank(scores, features=whole, index=queries.index)
+    with pytest.warns(SuspectInputWarning, match="1 of 4,000 rows have no .* first in row 7;"):
+        positions = vldebias.rerank(scores, features=whole, index=queries.index)
     assert positions[place] == 7
+
+
+def test_vectors_of_other_results_are_told(index: Index, queries: DebiasedQueries) -> None:
+    rng = np.random.default_rng(0)
+
+    def shuffled(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, n)
+        return rows, scores, rng.permutation(vectors)
+
+    def other_model(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, n)
+        return rows, scores, rng.normal(size=vectors.shape)
+
+    for call in (shuffled, other_model):
+        with pytest.warns(
+            SuspectInputWarning, match="scores do not follow the vectors' similarity"
+        ):
+            queries.search(call, QUERY, 20)
+
+    # Scores may be cosines, products or distances, of vectors of any length.
+    lengths = rng.uniform(0.5, 2.0, N)
+    for measure in ("cosine", "product", "distance"):
+
+        def call(vector: np.ndarray, n: int, measure: str = measure) -> tuple[Any, Any, Any]:
+            vectors = index.vectors * lengths[:, None]
+            scores = {
+                "cosine": index.vectors @ vector,
+                "product": vectors @ vector,
+                "distance": -np.linalg.norm(vectors - vector, axis=1),
+            }[measure]
+            rows = np.argsort(-scores)[:n]
+            return rows, scores[rows], vectors[rows]
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            queries.search(call, QUERY, 20)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the text is noise
@@ -362,7 +400,7 @@ def embed_table() -> dict[str, np.ndarray]:
     [
         lambda tensors, header: tensors["shares"].__iadd__(0.5),
         lambda tensors, header: tensors["shares"].fill(np.nan),
-        lambda tensors, header: tensors.pop("0.offsets"),
+        lambda tensors, header: tensors.pop("0.borders"),
         lambda tensors, header: tensors.update({"0.texts": tensors["0.texts"].ravel()}),
         lambda tensors, header: header.update(names=header["names"].replace("female", "woman")),
         lambda tensors, header: header.pop("names"),
@@ -391,7 +429,7 @@ def test_a_changed_file_is_refused(queries: DebiasedQueries, tmp_path: Path, cha
         {"shares": np.array([2.0, 2.0])},
         {"shares": np.array([np.nan, 1.0])},
         {"shares": np.ones(3) / 3},
-        {"expected_shares": np.array([-0.5, 1.5])},
+        {"near_shares": np.array([0.5, np.nan])},
         {"person": np.full(D, np.inf)},
         {"person": np.ones(3)},
     ],
@@ -442,7 +480,7 @@ def test_stated_queries_are_re_ranked_on_request(index: Index) -> None:
     queries = vldebias.debias_queries(embed, SET, reference=index.vectors[:2000], keep_stated=False)
     found = queries.search(index.call, [QUERY, STATED], 20)
     for report in found.reports:
-        assert report.to_dict()["method"] == "expected"
+        assert report.to_dict()["method"] == "quota"
         assert report.to_dict()["target"] == "index shares"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +16,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
 from vldebias.reranking import Candidates, fair, mopr, quota
 from vldebias.reranking.candidates import best_rows
-from vldebias.reranking.orders import binomial_quantiles, expected
+from vldebias.reranking.orders import binomial_quantiles
 from vldebias.reranking.proportional import selection
 
 SHARES = (
@@ -287,34 +288,53 @@ def test_several_groups_with_a_share_of_zero_follow_in_order_of_score() -> None:
     assert quota(candidates, 4).tolist() == [2, 5, 0, 1]
 
 
-def test_a_top_whose_beginning_is_skewed_is_changed_even_if_its_sum_is_right() -> None:
-    codes = np.array([0] * 6 + [1] * 6 + [0, 1])
-    probabilities = np.eye(2)[codes]
-    shares = np.array([0.5, 0.5])
-    candidates = Candidates(-np.arange(14.0), codes, ["a", "b"], shares, probabilities)
-    order = expected(candidates, 12)
-    assert sorted(order.tolist()) == list(range(12))
-    counts = probabilities[order].cumsum(axis=0)
-    assert np.abs(counts - np.arange(1, 13)[:, None] * shares).max() <= 1.5
-    # Two results more of a group are no reason to change the order.
-    codes = np.array([0, 0, 0, 0, 1, 1, 1, 1, 0, 1])
-    within = Candidates(-np.arange(10.0), codes, ["a", "b"], shares, np.eye(2)[codes])
-    assert expected(within, 8).tolist() == list(range(8))
+def with_borders(seed: int, shares: list[Fraction], near_shares: list[Fraction]) -> Candidates:
+    """Return candidates of which a third are near the border of their group."""
+    candidates = made(seed, shares, n=240, tied=seed % 2 == 1)
+    is_near = np.random.default_rng(seed).random(240) < 1 / 3
+    near = np.array(near_shares, float)
+    return replace(candidates, is_near=is_near, near_shares=near)
 
 
-def test_a_weight_of_zero_keeps_the_counts_of_the_quota() -> None:
-    rng = np.random.default_rng(0)
-    female = np.where(rng.random(60) < np.linspace(0.0, 0.8, 60), 0.8, 0.3)
-    probabilities = np.stack([female, 1 - female], axis=1)
-    codes = probabilities.argmax(axis=1)
-    shares = np.array([0.5, 0.5])
-    candidates = Candidates(-np.arange(60.0), codes, ["f", "m"], shares, probabilities)
-    counts = []
-    for weight in (0.0, 0.5, 1.0):
-        counts.append(int((codes[expected(candidates, 20, weight=weight)] == 0).sum()))
-    assert counts[0] == (codes[quota(candidates, 20)] == 0).sum() == 10
-    # The requested sum needs other counts of the labels.
-    assert counts[0] != counts[1] != counts[2]
+@pytest.mark.parametrize(
+    ("shares", "near_shares"),
+    [
+        ([Fraction(1, 2)] * 2, [Fraction(1, 3), Fraction(1, 4)]),
+        ([Fraction(3, 4), Fraction(1, 4)], [Fraction(0), Fraction(2, 5)]),
+        ([Fraction(1, 2), Fraction(3, 10), Fraction(1, 5)], [Fraction(1, 3)] * 3),
+    ],
+    ids=str,
+)
+def test_the_places_of_each_group_are_dealt_to_its_two_parts(
+    shares: list[Fraction], near_shares: list[Fraction]
+) -> None:
+    for seed in range(4):
+        candidates = with_borders(seed, shares, near_shares)
+        order = quota(candidates, 36)
+        by_label = quota(replace(candidates, is_near=None), 36)
+        # The labels have the places that a quota by labels gives them.
+        assert candidates.codes[order].tolist() == candidates.codes[by_label].tolist()
+        for group, near_share in enumerate(near_shares):
+            rows = [row for row in order if candidates.codes[row] == group]
+            own = [row for row in candidates.ranked if candidates.codes[row] == group]
+            parts = candidates.is_near[own].astype(int).tolist()
+            if near_share:
+                scores = list(range(len(own), 0, -1))
+                places = slow_orders.quota(scores, parts, [1 - near_share, near_share], len(rows))
+            else:
+                places = list(range(len(rows)))
+            assert rows == [own[place] for place in places]
+
+
+def test_a_part_that_runs_out_leaves_its_places_to_the_rest_of_its_group() -> None:
+    codes = np.array([0, 1] * 20)
+    is_near = np.arange(40) < 4
+    even = np.array([0.5, 0.5])
+    candidates = Candidates(-np.arange(40.0), codes, "ab", even, is_near=is_near, near_shares=even)
+    order = quota(candidates, 20)
+    assert (codes[order] == 0).sum() == 10
+    assert is_near[order].sum() == 4
+    assert sorted(quota(candidates, 40).tolist()) == list(range(40))
 
 
 def test_one_candidate_whose_group_is_unknown_keeps_its_place() -> None:

@@ -77,6 +77,23 @@ def test_pages_of_an_index_have_no_doubles_and_no_gaps(
     assert first.page(6).tolist() == []
 
 
+@pytest.mark.parametrize("query", [QUERY, STATED])
+def test_a_page_far_behind_the_last_one_is_empty_and_asks_the_index_no_more_often(
+    index: Index, queries: DebiasedQueries, query: str
+) -> None:
+    asked: list[int] = []
+
+    def call(vector: np.ndarray, n: int) -> tuple[np.ndarray, ...]:
+        asked.append(n)
+        return index.call(vector, min(n, 90))
+
+    found = queries.search(call, query, 20, page=10_000_000)
+    assert found.shape == (0,)
+    assert len(asked) <= 3
+    first = vldebias.rerank(range(len(LABELS), 0, -1), 4, labels=LABELS)
+    assert first.page(10_000_000).tolist() == []
+
+
 def test_every_page_of_an_index_has_its_shares(index: Index, queries: DebiasedQueries) -> None:
     first = queries.search(index.call, QUERY, 40)
     for number in (1, 2, 3):

@@ -1,7 +1,6 @@
 """Test generation: figures for hand-painted images match manual counts, and the full path runs on
 the miniature."""
 
-import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace

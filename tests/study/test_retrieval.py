@@ -315,7 +315,7 @@ def test_precision_needs_a_label_column_that_queries_name(
         f"{name}@{K}"
         for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "retained", "stay")
     }
-    skews.add("query_cosine")
+    skews |= {"query_cosine", f"queries_worse@{K}"}
     requested = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
     assert [{f.metric for f in evaluate(gallery)[0].rows} for gallery in (GALLERY, BARE)] == [
         skews | requested,

@@ -1,5 +1,6 @@
 """Test which scores are reported as better or worse, with paired intervals."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from vldebias.training.changes import (
     change_since_start,
     conclusions_of_training,
     counted,
+    deciding_score,
     fall_below_start,
     leading,
 )
@@ -213,6 +215,17 @@ def test_without_classes_retrieval_is_watched() -> None:
     unlabelled = {ACCURACY: torch.full((400,), torch.nan)}
     assert change_since_start(unlabelled | before, unlabelled | after) == entry
     assert change_since_start({}, {}) == {}
+
+
+def test_accuracy_decides_between_checkpoints_and_the_mean_recall_without_classes() -> None:
+    recalls = {RECALL: 0.25, "recall@5 text->image": 0.75, "positive_score": 0.9}
+    assert deciding_score({ACCURACY: 0.3, **recalls}) == (ACCURACY, 0.3)
+    assert deciding_score(recalls) == ("mean recall", 0.5)
+    # No image has a class.
+    assert deciding_score({ACCURACY: math.nan, **recalls}) == ("mean recall", 0.5)
+    # If features are not finite, the checkpoint must not win.
+    assert deciding_score({ACCURACY: math.nan})[1] == 0
+    assert deciding_score({RECALL: math.nan})[1] == 0
 
 
 def test_a_model_without_finite_features_is_worse_than_its_start() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.losses import NUCLR
-from vldebias.training.optim import Average, climbed, still
+from vldebias.training.optim import Average, StartingWeights, climbed, still
 
 methods = pytest.mark.parametrize("method", ["sam", "asam"])
 
@@ -145,6 +145,26 @@ def test_running_statistics_are_updated_once_and_both_passes_use_batch_statistic
         torch.testing.assert_close(ours.grad, expected.grad, rtol=1e-10, atol=1e-12)
     for (name, buffer), expected in zip(module.named_buffers(), once.buffers(), strict=True):
         assert torch.equal(buffer, expected), name
+
+
+def test_weights_and_running_statistics_go_half_way_and_come_back_exactly() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    module[2].requires_grad_(False)
+    module.register_buffer("mask", torch.tensor([-torch.inf, 0.0]))
+    begin = copy.deepcopy(module.state_dict())
+    start = StartingWeights(module)
+    module[0].weight.data.mul_(1.7)
+    module(rows(5, 3).float())
+    end = copy.deepcopy(module.state_dict())
+    with start.half_way():
+        half = copy.deepcopy(module.state_dict())
+    assert all(torch.equal(tensor, end[name]) for name, tensor in module.state_dict().items())
+    counter = "1.num_batches_tracked"
+    for name, tensor in half.items():
+        expected = end[name] if name == counter else (begin[name] + end[name]) / 2
+        torch.testing.assert_close(tensor, expected)
+    assert not torch.equal(half["1.running_mean"], end["1.running_mean"])
+    assert half[counter] == 1
 
 
 def test_the_state_of_a_global_loss_is_updated_once() -> None:

@@ -50,9 +50,8 @@ def test_held_out_data_equal_to_training_data_raise_an_error_and_an_overlap_warn
             "vldebias.training.monitor.open_images",
             lambda *_, held_out: opened if held_out else None,
         )
-        return Monitor.held_out(
-            load_settings(data="own", val_split="val"), data(0, "b"), tiny_towers()
-        )
+        chosen = load_settings(data="own", val_split="val")
+        return Monitor.held_out(chosen, data(0, "b"), tiny_towers())[0]
 
     def data(first: int, name: str) -> Any:
         return replace(image_data(10, path=lambda row: f"{first + row}.png"), fingerprint=name)

@@ -35,6 +35,7 @@ from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.training import filtering, run
 from vldebias.training.batches import Batches
+from vldebias.training.changes import deciding_score
 from vldebias.training.filtering import StartingScores
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
@@ -132,7 +133,7 @@ def test_a_finished_run_is_scored_again_with_the_current_settings(tmp_path: Path
     assert "resuming after step 1 of 1" in logged(small(val_items=9, **chosen), tmp_path)
     assert (tmp_path / "state.pt").read_bytes() == state
     now = json.loads((tmp_path / "run.json").read_text())["after"]
-    monitor = Monitor.held_out(small(val_items=9), world(), opened(tmp_path / "model"))
+    monitor, _ = Monitor.held_out(small(val_items=9), world(), opened(tmp_path / "model"))
     assert now == pytest.approx(monitor(opened(tmp_path / "model")))
     assert now["positive_score"] != then["positive_score"]
     with pytest.raises(InvalidInputError, match=r"lr 0\.001 instead of 1e-05"):
@@ -145,7 +146,7 @@ def test_group_scores_are_recorded_and_the_projection_is_fitted_at_the_end(tmp_p
         data="portraits", label="label", group="gender", debias="celeba", val_items=30, tune="heads"
     )
     outcome = train_model(chosen, tmp_path, cpu=True)
-    monitor = Monitor.held_out(chosen, world(), opened(tmp_path / "model"))
+    monitor, _ = Monitor.held_out(chosen, world(), opened(tmp_path / "model"))
     assert "zero_shot_worst_group" in outcome["after"]
     assert outcome["after"].keys() == outcome["debiased"].keys()
     assert outcome["debiased"] != outcome["after"]
@@ -392,44 +393,87 @@ def test_two_views_do_not_need_captions_and_do_not_score_pairs(
     assert not torch.equal(trained["visual.proj"], shipped["visual.proj"])
 
 
+# With 100 held-out pairs, a run chooses on 50 of them and reports the scores of the others.
+CHOOSING: dict[str, Any] = {"tune": "heads", "items": 200, "val_items": 100}
+
+
 @pytest.mark.filterwarnings("ignore:training made the model worse")
-def test_wise_ft_averages_the_weights_before_and_after_training(tmp_path: Path) -> None:
-    projections = []
-    for share in (None, 0.25):
-        train_model(
-            small(steps=2, lr=1e-2, tune="heads", wise_ft=share), tmp_path / str(share), cpu=True
-        )
-        projections.append(weights(tmp_path / str(share))["visual.proj"])
+@pytest.mark.parametrize(
+    ("lr", "saved"),
+    [(0.3, "half way"), (1e-9, "half way"), (1e-3, "end")],
+    ids=["the end is worse", "both are equal", "the end is better"],
+)
+def test_the_better_of_the_end_and_half_way_is_saved(
+    lr: float, saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(**CHOOSING, lr=lr)
     start = load_clip()[0].state_dict()["visual.proj"]
-    torch.testing.assert_close(projections[1], start + 0.25 * (projections[0] - start))
-    assert not torch.allclose(projections[0], start, atol=1e-4)
-    ends = weights(tmp_path / "None")
-    shipped = load_clip()[0].state_dict()
-    moved = {name for name in ends if not torch.equal(ends[name], shipped[name])}
-    assert moved == {"visual.proj", "text_projection", "logit_scale"}
+    if saved == "end":
+        # A random head knows nothing, so each step towards the end helps.
+        settings = small(**CHOOSING, lr=lr, steps=10, batch_size=64)
+        make_towers = run.make_towers
+
+        def random_heads(settings: TrainSettings) -> Towers:
+            towers = make_towers(settings)
+            with torch.no_grad():
+                towers.model.visual.proj.copy_(random)
+            return towers
+
+        start = random = torch.randn(start.shape, generator=torch.Generator().manual_seed(0)) * 0.05
+        monkeypatch.setattr(run, "make_towers", random_heads)
+    text = logged(settings, tmp_path)
+    outcome = json.loads((tmp_path / "run.json").read_text())
+    checkpoints = outcome["checkpoints"]
+    choice = checkpoints["choice"]
+    assert checkpoints["saved"] == saved
+    assert (choice["half way"] >= choice["end"]) == (saved == "half way")
+    # The scores after training are those of the saved weights, on the other half of the images.
+    assert outcome["after"] == pytest.approx(checkpoints[saved.replace(" ", "")])
+    model = opened(tmp_path / "model")
+    monitor, choosing = Monitor.held_out(settings, world(), model)
+    assert len(monitor.images) == len(choosing.images) == checkpoints["images"] == 50
+    assert monitor(model) == pytest.approx(outcome["after"])
+    assert deciding_score(choosing(model)) == (checkpoints["score"], pytest.approx(choice[saved]))
+    # The checkpoint says which weights it has, and they are half way or at the end.
+    manifest = json.loads((tmp_path / "model" / "vldebias.json").read_text())
+    assert manifest["weights"] == saved
+    end = torch.load(tmp_path / "state.pt", weights_only=True)["tensors"]["model.visual.proj"]
+    expected = end if saved == "end" else (start + end) / 2
+    torch.testing.assert_close(weights(tmp_path)["visual.proj"], expected)
+    # The log names both with their scores.
+    scores = f"{choice['end']:.3f} at the end of training and {choice['half way']:.3f} half way"
+    assert scores in text
+
+
+@pytest.mark.parametrize(
+    "changes", [{"val_items": 99}, {"tune": "lora", "lora_rank": 1}, {"learn_temperature": True}]
+)
+def test_few_held_out_pairs_adapters_and_a_learned_temperature_save_the_end(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    text = logged(small(**CHOOSING | changes, lr=1e-9), tmp_path)
+    outcome = json.loads((tmp_path / "run.json").read_text())
+    assert outcome["checkpoints"] is None
+    assert f"held out: {changes.get('val_items', 100)} images" in text
+    assert json.loads((tmp_path / "model" / "vldebias.json").read_text())["weights"] == "end"
+    assert "the end of training will be saved; comparing it" in text
 
 
 @pytest.mark.filterwarnings("ignore:training made the model worse")
-def test_a_run_scores_the_weights_half_way_which_wise_ft_saves(tmp_path: Path) -> None:
-    chosen: dict[str, Any] = {"steps": 2, "lr": 1e-1, "tune": "heads", "label": "label"}
-    outcome = train_model(small(**chosen), tmp_path, cpu=True)
-    assert outcome is not None
-    compared = outcome["halfway_change"]
-    assert compared["score"] == "zero_shot_accuracy"
-    half, start, end = (
-        outcome[stage]["zero_shot_accuracy"] for stage in ("halfway", "before", "after")
-    )
-    assert compared["value"] == pytest.approx(half)
-    assert compared["from_start"][0] == pytest.approx(half - start)
-    assert compared["from_end"][0] == pytest.approx(half - end)
-    trained = weights(tmp_path)["visual.proj"]
-    # The same command with wise_ft continues after the last step and saves these weights.
-    again = train_model(small(**chosen, wise_ft=0.5), tmp_path, cpu=True)
-    assert again is not None
-    assert again["after"] == pytest.approx(outcome["halfway"])
-    assert (again["halfway"], again["halfway_change"]) == ({}, None)
-    start_weights = load_clip()[0].state_dict()["visual.proj"]
-    torch.testing.assert_close(weights(tmp_path)["visual.proj"], (start_weights + trained) / 2)
+def test_a_resumed_run_goes_half_way_to_the_same_start(tmp_path: Path) -> None:
+    settings = small(**CHOOSING, lr=0.3, steps=3, save_every=0)
+    train_model(settings, tmp_path / "whole", cpu=True)
+    resumed = tmp_path / "resumed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._StepReport, "__call__", interrupt_after_two_steps)
+        with pytest.raises(KeyboardInterrupt):
+            train_model(settings, resumed, cpu=True)
+    # A finished run that is repeated chooses again, between the same two checkpoints.
+    for _ in range(2):
+        outcome = train_model(settings, resumed, cpu=True)
+        assert outcome is not None
+        assert outcome["checkpoints"]["saved"] == "half way"
+        assert equal(weights(resumed), weights(tmp_path / "whole"))
 
 
 def test_keep_auto_weights_pairs_and_resumes_with_the_same_weights(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ RANGES = {
     "[0, inf)": "image_blocks text_blocks beta floor weight_decay save_every workers seed",
     "(0, inf)": "temperature popularity_lr group_dro_step epochs lr clip_norm rho",
     "[0, 1]": "jitter grayscale blur caption_noise spread_alpha gce_q fourier",
-    "(0, 1]": "gamma crop_scale keep q q_start lam wise_ft",
+    "(0, 1]": "gamma crop_scale keep q q_start lam",
     "[0, 1)": "popularity_wait tau_plus smoothing warmup",
     "(0, 1)": "ema",
     "[2, inf)": "batch_size",
@@ -107,7 +107,6 @@ def test_the_identity_of_a_run_excludes_settings_that_do_not_affect_weights() ->
         "val_data",
         "val_split",
         "val_items",
-        "wise_ft",
         "epochs",
     }
     identified = load_settings(steps=3)
@@ -133,6 +132,7 @@ def test_the_default_precision_comes_from_the_launcher(
 
 @refused(
     ({"temprature": 1.0}, "temprature: unknown .*did you mean 'temperature'"),
+    ({"wise_ft": 0.5}, "wise_ft: unknown key; leave it out: .* saves the better of the end and"),
     ({"q": 1.5}, "q: .*less than or equal to 1.* got 1.5"),
     ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
     (

@@ -134,6 +134,7 @@ def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
 
 JOINT = {
     **QUIET,
+    "val_items": "100",  # enough to choose between the end and half way
     "items": "96",
     "loss": "nuclr",
     "temperature": "0.1",
@@ -164,10 +165,9 @@ def test_two_processes_end_with_the_weights_of_one_process_with_the_joint_batch(
     launcher: tuple[str, ...], single: dict[str, Tensor], tmp_path: Path
 ) -> None:
     launch(tmp_path, {**JOINT, "batch_size": "8"}, launcher)
-    assert json.loads((tmp_path / "run.json").read_text())["processes"] == {
-        "number": 2,
-        "kind": "MULTI_CPU",
-    }
+    outcome = json.loads((tmp_path / "run.json").read_text())
+    assert outcome["processes"] == {"number": 2, "kind": "MULTI_CPU"}
+    assert outcome["checkpoints"]["saved"] == "half way"
     # Adam's steps depend on the sign of the gradient and are therefore discontinuous near 0.
     assert apart(weights(tmp_path), single) < 0.02 * apart(single, start())
 

@@ -1,37 +1,51 @@
-"""Test facts in a prompt that fix a value: each rule on its own examples."""
+"""Test facts that fix a value: a listed word in the phrase or in the scene, or a date."""
 
 import pytest
 
-from tests.wording.look_alikes import LOOK_ALIKES
 from vldebias.prompts import load_prompts, make_prompt_set
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording import balance_prompts
-from vldebias.wording.english.context import KINDS, RULES, find_rules
-from vldebias.wording.english.people import find_subjects
+from vldebias.wording.english.context import words_of_fact
 from vldebias.wording.reasons import reason_in_words
 
 SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
-NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
 
 
-def rules_of(prompt, kind):
-    """Return the rules of the given kind that apply to a prompt, or None if it has no subject."""
-    subjects = find_subjects(prompt)
-    if isinstance(subjects, str):
-        return None
-    subject = subjects[0]
-    return find_rules(prompt, subject.start, subject.end, kind)
+@pytest.mark.parametrize(
+    ("kind", "prompt", "fact"),
+    [
+        ("gender", "a pregnant surgeon in a ward", "pregnant"),
+        ("gender", "a Roman soldier", "Roman soldier"),
+        ("gender", "a Zulu warrior", "a Zulu warrior"),
+        ("gender", "a soldier on a bridge in 1916", "1916"),
+        ("gender", "a knight in medieval armor", "medieval"),
+        ("gender", "a goalkeeper in the Bundesliga", "Bundesliga"),
+        ("origin", "a Kenyan runner", "Kenyan"),
+        ("origin", "a clerk in the 1890s", "1890s"),
+        ("skin", "a nurse with vitiligo", "vitiligo"),
+        ("age", "a student at a high school", "student"),
+        ("age", "a nurse in her forties", "her forties"),
+    ],
+)
+def test_a_fact_leaves_the_prompt_unchanged_and_is_the_reason(kind, prompt, fact):
+    assert balance_prompts(prompt, SETS[kind]).prompts == [prompt]
+    assert words_of_fact(prompt, 0, len(prompt), kind) == fact
 
 
-@pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_each_rule_applies_to_its_example(rule):
-    assert rule in rules_of(rule.fixed, rule.kind)
-    assert balance_prompts(rule.fixed, SETS[rule.kind]).prompts == [rule.fixed]
-
-
-@pytest.mark.parametrize("rule", RULES, ids=NAMES)
-def test_no_rule_applies_to_a_prompt_that_looks_like_its_example(rule):
-    assert rules_of(LOOK_ALIKES[rule.fixed], rule.kind) == []
+@pytest.mark.parametrize(
+    ("kind", "prompt"),
+    [
+        ("gender", "a soldier in a snowy forest"),
+        ("gender", "a warrior with an axe"),
+        ("gender", "a German engineer at a desk"),
+        ("gender", "a jazz singer in 1985"),
+        ("origin", "an American nurse"),
+        ("origin", "a tourist in Tokyo"),
+        ("age", "a nurse next to a doctor"),
+    ],
+)
+def test_an_ordinary_person_gets_a_value(kind, prompt):
+    assert balance_prompts(prompt, SETS[kind]).prompts != [prompt]
 
 
 @pytest.mark.parametrize(
@@ -43,29 +57,13 @@ def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
 
 
 def test_a_prompt_that_is_fixed_is_left_unchanged_for_that_attribute_only():
-    prompt = "a Catholic bishop blessing the crowd"
-    assert balance_prompts(prompt, "gender").reasons == ["context: Catholic bishop"]
+    prompt = "a pregnant surgeon in a ward"
+    assert balance_prompts(prompt, "gender").reasons == ["context: pregnant"]
     assert balance_prompts(prompt, "race").reasons == [None]
-    assert [kind for kind in KINDS if find_rules(prompt, 2, 17, kind)] == ["gender"]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "name", "reason"),
-    [
-        ("a pregnant surgeon in a ward", "gender", "context: pregnant"),
-        ("a soldier on a bridge in 1916", "gender", "context: soldier ... 1916"),
-        ("a goalkeeper in the Bundesliga", "age", "context: goalkeeper ... Bundesliga"),
-        # Either word alone would fix the value.
-        ("un prêtre catholique à l'autel", "gender", "context: prêtre catholique"),
-        ("カトリックの司祭", "gender", "context: 司祭"),
-    ],
-)
-def test_a_reason_names_the_words_that_fix_the_value(prompt, name, reason):
-    assert balance_prompts(prompt, name).reasons == [reason]
 
 
 def test_the_words_that_fix_the_value_are_quoted_in_messages():
-    assert reason_in_words("context: soldier ... 1916") == 'only one value fits "soldier ... 1916"'
+    assert reason_in_words("context: Roman soldier") == 'only one value fits "Roman soldier"'
 
 
 def test_nothing_is_fixed_for_an_attribute_without_facts():
@@ -75,4 +73,4 @@ def test_nothing_is_fixed_for_an_attribute_without_facts():
         templates=["a photo of a {attribute} {concept}"],
         concepts=["cook", "nurse"],
     )
-    assert balance_prompts("a Catholic bishop blessing the crowd", blind).reasons == [None]
+    assert balance_prompts("a pregnant surgeon in a ward", blind).reasons == [None]

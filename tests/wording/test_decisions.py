@@ -38,7 +38,7 @@ def test_one_value_or_none_leaves_the_prompt_unchanged(answer):
 def test_none_defers_to_the_word_lists_and_an_answer_overrides_them():
     prompts = [NURSE, PRIEST]
     lists = balance_prompts(prompts, "gender", decide=always(None))
-    assert lists.reasons == [None, "context: Catholic priest"]
+    assert lists.reasons == [None, "context: Catholic"]
     overruled = balance_prompts(prompts, "gender", decide=everything)
     assert overruled.reasons == [None, None]
 
@@ -125,18 +125,6 @@ def wrong_number(prompts, values):
 )
 def test_invalid_answers_are_rejected(decide):
     balance_prompts(NURSE, "gender", decide=decide)
-
-
-def test_decide_gets_all_originals_in_one_call():
-    calls = []
-
-    def decide(prompts, values):
-        calls.append(list(prompts))
-        return [values for _ in prompts]
-
-    rewritten = [f"A man, {prompt}." for prompt in (NURSE, "a pilot")]
-    balance_prompts(rewritten, "gender", original=[NURSE, "a pilot"], decide=decide)
-    assert calls == [[NURSE, "a pilot"]]
 
 
 def test_every_balancing_function_passes_all_prompts_in_one_call():

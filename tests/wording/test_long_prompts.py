@@ -53,13 +53,3 @@ def test_the_time_for_a_long_word_does_not_grow_quadratically() -> None:
 def test_ages_are_found_as_before(phrase: str, is_left: bool) -> None:
     balanced = balance_prompts([f"A photo of {phrase}"], "gender", seed=0)
     assert (balanced.values[0] is None) == is_left
-
-
-@pytest.mark.parametrize(
-    ("name", "thing"), [("race", "a Japanese restaurant"), ("age", "a room with a young tree")]
-)
-def test_a_long_prompt_may_mention_the_origin_or_the_age_of_a_thing(name: str, thing: str) -> None:
-    """Only the first 1,000 words are analysed, which used to raise a ValueError."""
-    prompt = f"a nurse in {thing} " + "and a red lamp " * 300
-    balanced = balance_prompts([prompt], name, seed=0)
-    assert balanced.values[0] is not None

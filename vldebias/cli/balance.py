@@ -26,7 +26,7 @@ _MANY_IMAGES = 100_000  # with more images, a message warns that balancing takes
 COLUMNS = ("prompt", "value", "reason", "original")
 
 
-def balance(  # noqa: PLR0913  (each is an option of the command)
+def balance(
     file: Annotated[
         Path,
         typer.Argument(
@@ -46,15 +46,6 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
     seed: Annotated[
         int | None, typer.Option(help="Seed, to reproduce a run. Default: random.")
     ] = None,
-    original: Annotated[
-        str | None,
-        typer.Option(
-            "--original-column",
-            help="Column with the users' original prompts, if a language model rewrote them. The"
-            " original prompts determine which values may be stated.",
-            metavar="COLUMN",
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """State an attribute value in each prompt, with even shares, or explain why not.
@@ -66,8 +57,6 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
       vldebias prompts balance prompts.txt --attribute gender --images 4
       vldebias prompts balance prompts.csv --column text --attribute age \\
           --shares old=0.3,young=0.7
-      vldebias prompts balance log.csv --column rewritten --original-column user \\
-          --attribute gender
       echo "A CEO in an office" | vldebias prompts balance - --attribute gender \\
           | cut -f 1
     """
@@ -89,7 +78,6 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
     if total > _MANY_IMAGES:
         print_message(f"{file}: balancing {quantity(total, 'prompt')}, which takes a while")
     prompts = [text for text in listed.prompts for _ in range(images)]
-    sources = None if original is None else _originals(file, original, prompts, images)
 
     try:
         balanced = balance_prompts(
@@ -99,9 +87,8 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
             shares=chosen,
             seed=seed,
             people=groups,
-            original=sources,
         )
-        columns = (balanced.prompts, balanced.values, balanced.reasons, sources or prompts)
+        columns = (balanced.prompts, balanced.values, balanced.reasons, prompts)
         rows = list(zip(*columns, strict=True))
     except KeyboardInterrupt:
         print_message("nothing was written; run the same command to start over")
@@ -117,30 +104,6 @@ def balance(  # noqa: PLR0913  (each is an option of the command)
             "the disk is full, so the output is incomplete; free some space and run the same"
             f" command with --seed {balanced.seed} to get the same prompts"
         ) from None
-
-
-def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> list[str]:
-    """Load the users' original prompts, one per image.
-
-    Raises:
-        InvalidInputError: If the file has no columns, or if it contains a different number of
-            original prompts.
-    """
-    from vldebias.wording.prompt_file import read_prompts
-
-    if str(file) == "-":
-        raise InvalidInputError(
-            "--original-column: got standard input; expected a file with columns"
-        )
-    listed = read_prompts(file, column)
-    originals = [text for text in listed.prompts for _ in range(images)]
-    if listed.column != column or len(originals) != len(prompts):
-        raise InvalidInputError(
-            f"--original-column {column}: got {len(originals)} prompts, but there are"
-            f" {len(prompts)} rewritten ones; expected a column in {file} with one original prompt"
-            " for each"
-        )
-    return originals
 
 
 def _print(

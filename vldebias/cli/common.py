@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from vldebias.errors import InvalidInputError, shortened
+from vldebias.errors import REMOVED, InvalidInputError, shortened
 from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
@@ -173,11 +173,17 @@ class Command(HelpStyle, TyperCommand):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Parse the arguments, and quote invalid values in error messages.
 
+        If an option was removed, the error message says what to do instead.
+
         Args:
             ctx: context of the command.
             args: the command's arguments.
         """
         passed = list(args)
+        known = {name for param in self.params for name in param.opts}
+        for option in (arg.partition("=")[0] for arg in passed):
+            if option.startswith("-") and option in REMOVED and option not in known:
+                ctx.fail(f"No such option: {option}; {REMOVED[option]}")
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:

@@ -15,7 +15,7 @@ import typer
 from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, print_json, print_list, print_message
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
-from vldebias.errors import AutoDeclinedWarning, InvalidInputError
+from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
 from vldebias.methods.declared import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import storage_errors
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
+    from vldebias.methods import Reference
     from vldebias.projection.edit import Edit, Edits
     from vldebias.prompts import PromptSet
     from vldebias.utils.json_values import JSON
@@ -71,7 +72,10 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         typer.Option(min=0, help="Weight of the prompt pairs, for methods that use one."),
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Image features from this model (.npz) to fit on.")
+        Path | None,
+        typer.Option(
+            help="Image features from this model (.npz), or a folder of images, to fit on."
+        ),
     ] = None,
     projection: Annotated[
         Path | None,
@@ -114,6 +118,8 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
           --reference images.npz --out gender-b32
       vldebias debias professions-gender \\
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --out sd15
+      vldebias debias waterbirds --model ViT-B-32 --pretrained openai \\
+          --reference labelled-images --out birds-b32
       vldebias debias gender --pipeline miniature --method cross-attention \\
           --out set-gender
       vldebias debias gender --model openai/clip-vit-base-patch32 --method cali \\
@@ -129,15 +135,13 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     check_file("--reference", reference)
     check_host(flags)
     from vldebias.api import fit_projections
-    from vldebias.data import load_embeddings
     from vldebias.hosts import resolve
     from vldebias.hosts.loading import load_host
-    from vldebias.methods import Reference, load_edit
+    from vldebias.methods import load_edit
     from vldebias.prompts import load_prompts
 
     # Load the prompt sets first, to report an unknown name before a model is loaded.
     sets = [load_prompts(name) for name in prompts]
-    images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edit(projection)
     flags["device"] = device_of(flags.get("device"))
     loaded = load_host(**flags)
@@ -147,9 +151,11 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
         # Pass the labels, too. Methods that do not need labels ignore them.
-        fitted_on = None if images is None else Reference(images.features, labels=images.labels)
+        fitted_on = None if reference is None else _opened(reference, loaded)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AutoDeclinedWarning)  # printed below
+            # The default's decision is printed below.
+            warnings.simplefilter("ignore", AutoDeclinedWarning)
+            warnings.filterwarnings("ignore", ".*: the default attaches", ReferenceWarning)
             saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
         for declined in saved.declined:
             print_message(f"{declined.attribute}: no edit. {_with_options(declined.reason)}")
@@ -174,6 +180,19 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         attachment.merge()
         _save_merged(loaded.host, merge)
         print_message(f"{attachment!r}\nsaved to {merge}")
+
+
+def _opened(reference: Path, loaded: Loaded) -> Reference:
+    """Open the features in a file, or embed the images in a folder with the model, with labels."""
+    from vldebias.methods import Reference
+    from vldebias.study.inputs import Inputs
+    from vldebias.utils.options import Options
+    from vldebias.utils.progress import Progress
+
+    with Progress() as progress:
+        options = Options(out=Path(), reference=reference)
+        images = Inputs(options, {"model": loaded}, progress=progress)["reference"]
+    return Reference(images.features, labels=images.labels)
 
 
 def _save_merged(model: nn.Module, folder: Path) -> None:

@@ -318,7 +318,6 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
             "if a score that got worse matters to you, keep the original model or change it less,"
             " with a lower --lr, fewer steps or --tune heads"
         )
-    _print_halfway(outcome)
     _print_kept(outcome)
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
@@ -328,24 +327,6 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         )
     for name, path in outcome["files"].items():
         print_message(f"{name}: {folder / path}")
-
-
-def _print_halfway(outcome: dict[str, Any]) -> None:
-    """Print whether the weights half way between start and end are better than the trained ones."""
-    from vldebias.report.table import moved
-    from vldebias.training.changes import TITLES
-
-    halfway = outcome.get("halfway_change")
-    if halfway is None:
-        return
-    name = TITLES.get(halfway["score"], halfway["score"])
-    line = (
-        f"evaluated half way between the starting and the trained weights: {name}"
-        f" {halfway['value']:.3f}, {moved(tuple(halfway['from_end']))} from the trained model"
-    )
-    if halfway["from_end"][1] > 0:
-        line += "; to save these weights, run the same command again with --set wise_ft=0.5"
-    print_message(line)
 
 
 def _print_kept(outcome: dict[str, Any]) -> None:
@@ -380,7 +361,15 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
     from vldebias.report.table import form_of_figures, moved
     from vldebias.training.changes import TITLES
 
-    stages = [stage for stage in ("before", "after", "debiased") if outcome.get(stage)]
+    stages = {"before": outcome.get("before", {}), "after": outcome.get("after", {})}
+    checkpoints = outcome.get("checkpoints")
+    if checkpoints is not None:
+        # The saved checkpoint has the scores after training.
+        del stages["after"]
+        for name, scores in (("end", checkpoints["end"]), ("half way", checkpoints["halfway"])):
+            stages[f"{name} (saved)" if name == checkpoints["saved"] else name] = scores
+    stages["debiased"] = outcome.get("debiased", {})
+    stages = {stage: scores for stage, scores in stages.items() if scores}
     conclusion_of_score = {conclusion.metric: conclusion for conclusion in conclusions}
     rows = []
     for name in outcome.get("after", {}):
@@ -389,8 +378,8 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
         form = ".3f"
         if conclusion is not None:
             form = form_of_figures(conclusion.after, conclusion.change)
-        for stage in stages:
-            value = outcome[stage].get(name)
+        for scores in stages.values():
+            value = scores.get(name)
             cells.append("" if value is None else f"{value:{form}}")
         if conclusion is None:
             cells += ["", ""]

@@ -68,7 +68,8 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
     """Describe the images left out of a data set, in one sentence per reason.
 
     Args:
-        facts: the images' `about`, with "skipped" (unreadable images) and "files left out".
+        facts: the images' `about`, with "skipped" (unreadable images), "files left out", and
+            sentences about "answers".
     """
     sentences = []
     skipped = [f"{image['id']} ({image['reason']})" for image in facts.get("skipped") or ()]
@@ -81,7 +82,7 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"Left out {quantity(len(left_out), 'file')} that are not images: {_first(left_out)}."
         )
-    return sentences
+    return [*sentences, *facts.get("answers", ())]
 
 
 def _first(names: Sequence[str]) -> str:

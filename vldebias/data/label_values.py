@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from vldebias.data.labels import Labels
 from vldebias.errors import CLOSE_LABELS, SuspectInputWarning, did_you_mean, warn
 
+CLASS = "class"
+"""Label column that names each reference image's class (`vldebias.methods.Reference`)."""
 # A group is rare if it has fewer than _FEW rows and at most a share _RARE of all rows.
 _FEW = 5
 _RARE = 0.02

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
-from typing import ClassVar, Never, Self, SupportsIndex
+from typing import TYPE_CHECKING, ClassVar, Never, Self, SupportsIndex
 from weakref import WeakSet, finalize
 
 import torch
@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from vldebias.errors import (
+    REMOVED,
     AlreadyAttachedError,
     InvalidInputError,
     UnsupportedHostError,
@@ -122,6 +123,15 @@ class Attachment(ABC):
                 # The encoder may outlive an attachment that is discarded without remove().
                 finalize(self, hook.remove).atexit = False
         _ATTACHED.add(self)
+
+    if not TYPE_CHECKING:  # otherwise, type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> object:
+            """Explain what to do instead of a removed attribute."""
+            if name in REMOVED:
+                kind = type(self).__name__
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}; {REMOVED[name]}")
+            return object.__getattribute__(self, name)  # raises the usual error
 
     @abstractmethod
     def _install(self) -> Callable[[], None]:

@@ -50,8 +50,6 @@ class CallRecord:
             generator seeds, or None if they depend on previous calls.
         is_encoding: whether only `encode_prompt` was called. If the embeddings that it returned are
             passed to a call of the same pipeline, that call's record has the same values.
-        originals: the user's text for each image, if the call was made inside
-            `Attachment.originals`; otherwise None.
         id: unique identifier of the call.
         time: when the values were sampled, in UTC (ISO 8601).
 
@@ -74,7 +72,6 @@ class CallRecord:
     seed: int | None = None
     index: tuple[int, ...] | None = None
     is_encoding: bool = False
-    originals: tuple[str, ...] | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 

@@ -18,7 +18,6 @@ from vldebias.hosts.call_log import KEPT, NEXT, CallLog, CallRecord, joined, rai
 from vldebias.hosts.reading import during
 from vldebias.hosts.seeds import Seeds, indices_of
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
-from vldebias.wording.prompt_file import checked_texts
 
 if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts, Balancer
@@ -30,10 +29,6 @@ _GIVEN: ContextVar[Mapping[int, list[object]]] = ContextVar(
     "vldebias_given", default=MappingProxyType({})
 )
 """The values that `giving` sets for images of calls in this thread or task, by attachment id."""
-_ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
-    "vldebias_originals", default=MappingProxyType({})
-)
-"""The users' texts before a language model rewrote them, by attachment id (see `originals`)."""
 
 
 class SamplingHost(Attachable):
@@ -184,7 +179,6 @@ class SamplingAttachment(Attachment):
         *,
         read: Readers | None = None,
         seeds: object = None,
-        originals: tuple[str, ...] | None = None,
         edits: Sequence[bool] = (),
         is_encoding: bool = False,
     ) -> tuple[dict[str, list[str]], CallRecord]:
@@ -196,7 +190,6 @@ class SamplingAttachment(Attachment):
                 no value and is not counted.
             seeds: generators or seeds that determine the values; anything else that a pipeline
                 accepts as its generator is ignored.
-            originals: the user's text for each image. If None, the texts themselves are used.
             edits: for each image, whether it is an edit of an input image, so that its texts stay
                 unchanged (unless `keep_person` is set) and it is not counted. If empty, no image is
                 an edit.
@@ -216,19 +209,17 @@ class SamplingAttachment(Attachment):
                 people=((),) * len(prompts),
                 seed=self.seed,
                 is_encoding=is_encoding,
-                originals=originals,
             )
             return {name: list(column) for name, column in columns.items()}, unchanged
         indices = None
         if seeds is not None and self.log.follow_seeds:
-            indices = indices_of(seeds, originals or prompts)
+            indices = indices_of(seeds, prompts)
         is_edit = edits or [False] * len(prompts)
         new_images = [image for image in range(len(prompts)) if not is_edit[image]]
         balanced_texts, balanced = self._balance(
             {name: [column[image] for image in new_images] for name, column in columns.items()},
             read or {},
             None if indices is None else [indices[image] for image in new_images],
-            None if originals is None else [originals[image] for image in new_images],
         )
         written = {name: list(column) for name, column in columns.items()}
         values: list[object] = [None] * len(prompts)
@@ -252,7 +243,6 @@ class SamplingAttachment(Attachment):
             seed=balanced.seed,
             index=None if indices is None else tuple(indices),
             is_encoding=is_encoding,
-            originals=originals,
         )
         return written, record
 
@@ -261,7 +251,6 @@ class SamplingAttachment(Attachment):
         columns: Mapping[str, Sequence[str]],
         read: Readers,
         indices: Sequence[int] | None,
-        originals: Sequence[str] | None,
     ) -> tuple[dict[str, list[str]], BalancedPrompts]:
         """Insert values with `Balancer.next_texts` into the part of each text that encoders read.
 
@@ -281,7 +270,7 @@ class SamplingAttachment(Attachment):
         different: list[list[str]] = []
         for row in zip(*heads.values(), strict=True):
             different.append(list(dict.fromkeys(row)))
-        written, balanced = self.balancer.next_texts(different, indices, originals)
+        written, balanced = self.balancer.next_texts(different, indices)
         texts: dict[str, list[str]] = {name: [] for name in columns}
         reasons = []
         for image, reason in enumerate(balanced.reasons):
@@ -352,22 +341,6 @@ class PromptAttachment(SamplingAttachment):
         self._followers.add(later)
         return later
 
-    @contextmanager
-    def originals(self, prompts: str | Sequence[str]) -> Iterator[Self]:
-        """Provide the users' original texts if a language model rewrote them.
-
-        This applies inside the block, in this thread or task only. The original text determines
-        what is left unspecified, and anything that the rewriter added about the attribute is
-        replaced by the sampled value, as in `vldebias.balance_prompts`.
-
-        Args:
-            prompts: the original texts, one per prompt of a call. A call with a different number of
-                prompts raises InvalidInputError.
-        """
-        texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
-        with during(_ORIGINALS, {**_ORIGINALS.get(), id(self): texts}):
-            yield self
-
     def rewrite(
         self, prompts: str | Sequence[str], again: bool = False, seeds: Seeds | None = None
     ) -> list[str]:
@@ -392,7 +365,6 @@ class PromptAttachment(SamplingAttachment):
     def rewrite_texts(
         self,
         texts: Mapping[str, Sequence[str]],
-        images_per_prompt: int = 1,
         *,
         again: bool = False,
         edits: Sequence[bool] = (),
@@ -408,7 +380,6 @@ class PromptAttachment(SamplingAttachment):
 
         Args:
             texts: for each text argument, one text per image.
-            images_per_prompt: how many adjacent images belong to each prompt of the call.
             again: whether the texts belong to the images in the last call, so that they get the
                 same values.
             edits: for each image, whether it is an edit of an input image, so that its texts stay
@@ -426,35 +397,13 @@ class PromptAttachment(SamplingAttachment):
                 return with_last_values
         self.log.begin()
         self.balancer.strength = self._strength
-        originals = None
-        if id(self) in _ORIGINALS.get():
-            originals = self._originals_of(len(columns["prompt"]), images_per_prompt)
         written, record = self.sample_call(
-            columns,
-            read=read,
-            seeds=seeds,
-            originals=originals,
-            edits=edits,
-            is_encoding=is_encoding,
+            columns, read=read, seeds=seeds, edits=edits, is_encoding=is_encoding
         )
         if self._strength:
             self._sampled_ids.append(record.id)
         self.log.add(record)
         return written
-
-    def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...]:
-        """Return the user's text for each image in a call inside `originals`."""
-        texts = _ORIGINALS.get()[id(self)]
-        prompts = images // images_per_prompt
-        if len(texts) != prompts:
-            raise InvalidInputError(
-                f"{self.host.name}: got {len(texts)} originals for {prompts} prompts; expected one"
-                " per prompt in the call, in the same order"
-            )
-        originals: list[str] = []
-        for text in texts:
-            originals += [text] * images_per_prompt
-        return tuple(originals)
 
     def _with_last_values(
         self, columns: Mapping[str, list[str]], again: bool
@@ -493,7 +442,7 @@ class PromptAttachment(SamplingAttachment):
             # If the number of images differs from the last call, the values of these images are
             # unknown.
             if len(texts) == len(record.values):
-                rewritten[name] = self.balancer.write(texts, values_of_images, record.originals)
+                rewritten[name] = self.balancer.write(texts, values_of_images)
         return rewritten
 
 

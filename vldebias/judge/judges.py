@@ -295,9 +295,11 @@ class ClassifierJudge(JudgeSpec):
 class ClipJudge(JudgeSpec):
     """Judge images zero-shot with an unedited open_clip or transformers image-text model.
 
+    Section 7.6 of the thesis judges generated images with CLIP.
+
     The probabilities are a softmax over the values and the `reject` prompts, with cosines
-    multiplied by the model's logit scale (section 7.6 of the thesis). The judge inherits its
-    model's biases, which the pipeline may share, so compare it with human labels.
+    multiplied by the model's logit scale. The judge inherits its model's biases, which the pipeline
+    may share, so compare it with human labels.
 
     Attributes:
         model: model name; --judge overrides it.

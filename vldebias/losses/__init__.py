@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vldebias.losses.contrast import Contrast as Contrast
     from vldebias.losses.contrast import ContrastiveLoss as ContrastiveLoss
     from vldebias.losses.contrast import Temperature as Temperature
+    from vldebias.losses.cyclip_loss import CyCLIP as CyCLIP
+    from vldebias.losses.cyclip_loss import cyclip as cyclip
     from vldebias.losses.debiased_loss import Debiased as Debiased
     from vldebias.losses.debiased_loss import HardNegative as HardNegative
     from vldebias.losses.debiased_loss import debiased as debiased
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from vldebias.losses.gce_loss import GCE as GCE
     from vldebias.losses.gce_loss import gce as gce
     from vldebias.losses.global_contrastive import NUCLR as NUCLR
+    from vldebias.losses.global_contrastive import ISogCLR as ISogCLR
     from vldebias.losses.global_contrastive import SogCLR as SogCLR
     from vldebias.losses.global_contrastive import estimate_popularity as estimate_popularity
     from vldebias.losses.groups import GroupWeights as GroupWeights

@@ -82,6 +82,26 @@ class NUCLRSettings(SogCLRSettings):
     )
 
 
+class ISogCLRSettings(SogCLRSettings):
+    """Settings for `ISogCLR`."""
+
+    kl_radius: float = Field(
+        3.0, gt=0, description="divergence of the negatives' weights from equal ones, in nats."
+    )
+    temperature_lr: float = Field(0.001, ge=0, description="step size of each item's temperature.")
+
+
+class CyCLIPSettings(BaseModel):
+    """Settings for `cyclip`."""
+
+    cross_modal: float = Field(
+        0.25, ge=0, description="weight of equal similarities from both sides of two pairs."
+    )
+    in_modal: float = Field(
+        0.25, ge=0, description="weight of equal similarities of two images and of their captions."
+    )
+
+
 class SpreadSettings(BaseModel):
     """Settings for `spread`."""
 
@@ -222,10 +242,9 @@ class Loss:
 
 
 ADVICE = (
-    "Start with info_nce. If the weights are pretrained, add --set keep=auto, and train only for a"
-    " domain that is new to the model: on a domain that it knows, training gained at most a point"
-    " of recall. If captions are class names, try gce. Use rince only if it wins on your own"
-    " held-out data."
+    "Start with info_nce. Train pretrained weights only for a domain that is new to them, with"
+    " --val-split, which saves the better of the end and half way. If captions are class names, try"
+    " gce. Use rince only if it wins on your own held-out data."
 )
 """Advice on which loss to use, repeated word for word in the documentation."""
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)
@@ -323,6 +342,31 @@ BUILT_IN = (
         settings=NUCLRSettings,
         reads="index",
         fixed_temperature=_IN_UNITS_OF_T,
+    ),
+    Loss(
+        "isogclr",
+        title="iSogCLR",
+        summary="small batches, and items that differ in the number of similar negatives",
+        source="Qiu et al., iSogCLR (2023)",
+        module="vldebias.losses.global_contrastive:ISogCLR",
+        has_state=True,
+        formula=r"t_i (\log u + \rho),\; t_i \text{ learned for each item}",
+        settings=ISogCLRSettings,
+        reads="index",
+        fixed_temperature="each item learns its own",
+    ),
+    Loss(
+        "cyclip",
+        title="CyCLIP",
+        summary="features of images and captions with the same geometry",
+        source="Goel et al., CyCLIP (2022)",
+        module="vldebias.losses.cyclip_loss:CyCLIP",
+        formula=(
+            r"L_{InfoNCE} + \frac{1}{4} \sum_j (\langle x_i, y_j \rangle"
+            r" - \langle x_j, y_i \rangle)^2 + (\langle x_i, x_j \rangle"
+            r" - \langle y_i, y_j \rangle)^2"
+        ),
+        settings=CyCLIPSettings,
     ),
     Loss(
         "sigmoid",

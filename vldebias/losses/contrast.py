@@ -267,7 +267,9 @@ class Contrast:
             how = how._replace(classes=(columns[self.rows], columns))
         return matrix_sums(self.anchors[k], self.joint[j], how, of_columns)[0]
 
-    def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    def each_row(
+        self, row_loss: Callable[[Tensor, slice], Tensor], divisors: Tensor | None = None
+    ) -> Tensor:
         """Return a loss (2, n) that needs each similarity, not only the sums over negatives.
 
         Args:
@@ -275,6 +277,8 @@ class Contrast:
                 block's slice of this process's anchors, and returns their losses (c,). The columns
                 are the rows of the other view, followed, with `within_view`, by the rows of the
                 anchor's own view. Entries that are not negatives are -inf.
+            divisors: (2, n), numbers by which the similarities of each anchor are divided, such as
+                temperatures of its own.
         """
         with self.precise():
             n = len(self._rows[0])
@@ -296,6 +300,11 @@ class Contrast:
                 if self.within_view:
                     within = _Scores.apply(anchors, self.joint[k], pair, self._dtype)
                     columns = torch.cat([columns, within], dim=1)
+                if divisors is not None:
+                    # The derivative of -inf / t by t would be NaN.
+                    left_out = columns == -torch.inf
+                    columns = columns.masked_fill(left_out, 0) / divisors[k, block, None]
+                    columns = columns.masked_fill(left_out, -torch.inf)
                 return row_loss(columns, block)
 
             if self.chunk_size is None:
@@ -309,6 +318,25 @@ class Contrast:
                     blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
+
+    def row_squares(self, anchors: Tensor, columns: Tensor) -> Tensor:
+        """Return sum_j <anchor_i, column_j>^2 (n,) for each anchor, in blocks of `chunk_size`.
+
+        Args:
+            anchors: (n, k), one row for each pair of this process.
+            columns: (N, k), one row for each pair of the joint batch.
+        """
+
+        def squares(block: slice) -> Tensor:
+            # No row forms a pair with a column beyond the last.
+            scores = _Scores.apply(anchors[block], columns, len(columns), self._dtype)
+            return scores.square().sum(1)
+
+        with self.precise():
+            if self.chunk_size is None:
+                return squares(slice(0, len(anchors)))
+            blocks = row_blocks(len(anchors), self.chunk_size)
+            return torch.cat([checkpoint(squares, rows, use_reentrant=False) for rows in blocks])
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Return the similarities (2, n, M) between each anchor and its own M rows.

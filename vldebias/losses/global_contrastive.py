@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.losses.catalog import NUCLRSettings, SogCLRSettings
+from vldebias.losses.catalog import ISogCLRSettings, NUCLRSettings, SogCLRSettings
 from vldebias.losses.checks import check_count, check_interval, check_labels, check_temperature
 from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
@@ -55,10 +55,6 @@ class SogCLR(nn.Module):
     """
 
     log_u: Tensor
-    zeta: Tensor
-    zeta_mean: Tensor
-    visits: Tensor
-    xi: Tensor
 
     def __init__(
         self,
@@ -78,18 +74,13 @@ class SogCLR(nn.Module):
         self.dataset_size = dataset_size
         self.temperature = temperature
         self.gamma = gamma
-        self.popularity_lr = 0.0
         self.reduction = options.get("reduction", "mean")
         self.chunk_size = options.get("chunk_size")
         self.gather = options.get("gather", False)
         self.within_view = options.get("within_view", False)
         self.precision = options.get("precision", "autocast")
-        # -inf is log 0 and marks items that have not been visited yet. Only NUCLR has margins zeta.
+        # -inf is log 0 and marks items that have not been visited yet.
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
-        self.register_buffer("zeta", torch.zeros(2, dataset_size))
-        self.register_buffer("zeta_mean", torch.zeros(2, dataset_size))
-        self.register_buffer("visits", torch.zeros(dataset_size))
-        self.register_buffer("xi", torch.zeros(2))
 
     @classmethod
     def from_settings(
@@ -127,10 +118,25 @@ class SogCLR(nn.Module):
             text_features: (n, d), rows of norm 1.
             index: (n,) distinct integers in 0 .. dataset_size - 1, the item in each row.
         """
+        batch, items = self._batch(image_features, text_features, index, self.temperature)
+        (log_sum,) = batch.sums(1.0)
+        log_phi = self._log_phi(batch, log_sum - batch.positive)
+        log_u = self._averaged(batch, items, log_phi.detach())
+        return self._loss(batch, log_phi, log_u, torch.zeros_like(log_u[:, :1]))
+
+    @property
+    def _is_learning(self) -> bool:
+        """Return whether the state is updated."""
+        return self.training and torch.is_grad_enabled()
+
+    def _batch(
+        self, image_features: Tensor, text_features: Tensor, index: Tensor, temperature: float
+    ) -> tuple[Contrast, Tensor]:
+        """Return the batch and the items of the joint batch (B,), after checking them."""
         batch = Contrast(
             image_features,
             text_features,
-            temperature=self.temperature,
+            temperature=temperature,
             reduction=self.reduction,
             chunk_size=self.chunk_size,
             gather=self.gather,
@@ -149,71 +155,38 @@ class SogCLR(nn.Module):
             raise InvalidInputError(
                 "index: an item occurs twice in the batch; sample without replacement"
             )
-        moving = self.training and torch.is_grad_enabled()
-        learning = moving and self.popularity_lr > 0
-        # Lines 4-7 of algorithm 1 for both directions at once. The value and the gradient use the
-        # updated state.
-        # index_select and index_copy_ are faster than indexing with a tensor.
-        old_zeta = self.zeta.index_select(1, items)
-        zeta = old_zeta.to(batch.positive.dtype, copy=True).requires_grad_(learning)
-        (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
+        return batch, items
+
+    def _log_phi(self, batch: Contrast, log_sum: Tensor) -> Tensor:
+        """Return log phi (2, n), given the logarithm of its sum over the batch's negatives."""
         # Scale the sum over `count` negatives to all n - 1 items, or to twice as many items with
         # both views.
         negatives = (self.dataset_size - 1) * (2 if self.within_view else 1)
-        log_phi = log_sum - batch.positive + math.log(negatives) - math.log(batch.count)
-        # Compute log u (2, B) of the joint batch after the update.
-        new = log_phi.detach()
-        new = gather_rows(new.T).T if batch.gather else new
+        return log_sum + math.log(negatives) - math.log(batch.count)
+
+    def _averaged(self, batch: Contrast, items: Tensor, log_phi: Tensor) -> Tensor:
+        """Return log u (2, B) of the joint batch after the update, and store it.
+
+        These are lines 4 to 7 of algorithm 1. The value and the gradient use the updated state.
+        """
+        new = gather_rows(log_phi.T).T if batch.gather else log_phi
+        # index_select and index_copy_ are faster than indexing with a tensor.
         old = self.log_u.index_select(1, items).to(new.dtype)
         # Compute (1 - gamma) u + gamma phi in logarithms. The first estimate initialises u.
         log_old_weight = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
         log_u = torch.logaddexp(old + log_old_weight, new + math.log(self.gamma))
         log_u = torch.where(old == -torch.inf, new, log_u)
-        gradient = self._popularity_gradient(batch, zeta, log_phi, log_u) if learning else None
-        xi = self.xi[:, None].to(log_u.dtype)
-        log_denominator = torch.logaddexp(log_u[:, batch.rows], -xi / self.temperature)
+        if self._is_learning:
+            self.log_u.index_copy_(1, items, log_u.to(self.log_u.dtype))
+        return log_u
+
+    def _loss(self, batch: Contrast, log_phi: Tensor, log_u: Tensor, log_pair: Tensor) -> Tensor:
+        """Return the loss, given the logarithm (2, 1) of the pair's own term."""
+        log_denominator = torch.logaddexp(log_u[:, batch.rows], log_pair)
         # This term's own value is subtracted below, so that it only contributes the gradient of
         # eq. 15, with u treated as a constant.
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator) * log_phi
-        if moving:
-            self.log_u.index_copy_(1, items, log_u.to(self.log_u.dtype))
-        if gradient is not None:
-            self._step_popularity(items, old_zeta, gradient)
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
-
-    def _step_popularity(self, items: Tensor, zeta: Tensor, gradient: Tensor) -> None:
-        """Update the margins (2, B) of items and their mean by the gradient (2, B)."""
-        zeta = zeta - self.popularity_lr * self.temperature * gradient.to(zeta.dtype)
-        self.zeta.index_copy_(1, items, zeta)
-        visits = self.visits.index_select(0, items) + 1
-        self.visits.index_copy_(0, items, visits)
-        # Shamir and Zhang give visit t the weight (eta + 1) / (t + eta), here with eta = 3.
-        mean = self.zeta_mean.index_select(1, items)
-        self.zeta_mean.index_copy_(1, items, mean + 4 / (visits + 3) * (zeta - mean))
-        self.xi.copy_(torch.maximum(self.xi, zeta.abs().amax(1)))
-
-    def _popularity_gradient(
-        self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor
-    ) -> Tensor:
-        """Return n G(zeta_j) = 1 - r_j (2, B), with a corrected mean in eq. 14.
-
-        As printed, eq. 14 averages over the rows of the batch with 1/B, but also has a term 1/n. An
-        item j is only updated if it is in the batch. Any other row i is then in the batch with
-        probability (B - 1) / (n - 1), and the factor (n - 1) / (B - 1) in phi already compensates
-        for that. With 1/B, the expectation would therefore be n/B times eq. 12, and the popularity
-        would be too large by this factor, so this function uses 1/n. The positive pair has weight
-        e^{-zeta_i/tau}, as in eq. 14. Eq. 15, the gradient for the model, uses e^{-xi/tau}.
-        """
-        margin = -zeta.detach() / self.temperature
-        log_denominator = torch.logaddexp(log_u, margin)
-        weighted = (
-            self.temperature
-            * torch.exp(log_phi.detach() - log_denominator[:, batch.rows])
-            * log_phi
-        )
-        repulsion = batch.margin_gradient(weighted.sum(), zeta)
-        repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
-        return repulsion - torch.exp(margin - log_denominator) + 1
 
 
 class NUCLR(SogCLR):
@@ -255,6 +228,11 @@ class NUCLR(SogCLR):
     tensor(0.0984)
     """
 
+    zeta: Tensor
+    zeta_mean: Tensor
+    visits: Tensor
+    xi: Tensor
+
     def __init__(
         self,
         dataset_size: int,
@@ -267,9 +245,10 @@ class NUCLR(SogCLR):
     ) -> None:
         super().__init__(dataset_size, temperature=temperature, gamma=gamma, **options)
         self.popularity_lr = popularity_lr
-        self.zeta.fill_(zeta_init)
-        self.zeta_mean.fill_(zeta_init)
-        self.xi.fill_(abs(zeta_init))
+        self.register_buffer("zeta", torch.full((2, dataset_size), zeta_init))
+        self.register_buffer("zeta_mean", torch.full((2, dataset_size), zeta_init))
+        self.register_buffer("visits", torch.zeros(dataset_size))
+        self.register_buffer("xi", torch.full((2,), abs(zeta_init)))
 
     @classmethod
     def from_settings(  # type: ignore[override]  # its settings extend those of SogCLR
@@ -309,10 +288,171 @@ class NUCLR(SogCLR):
         is_waiting = step < settings.popularity_wait * steps
         self.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
 
+    def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
+        """Return the loss for a batch.
+
+        Args:
+            image_features: (n, d), rows of norm 1.
+            text_features: (n, d), rows of norm 1.
+            index: (n,) distinct integers in 0 .. dataset_size - 1, the item in each row.
+        """
+        batch, items = self._batch(image_features, text_features, index, self.temperature)
+        learns_popularity = self._is_learning and self.popularity_lr > 0
+        old_zeta = self.zeta.index_select(1, items)
+        zeta = old_zeta.to(batch.positive.dtype, copy=True).requires_grad_(learns_popularity)
+        (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
+        log_phi = self._log_phi(batch, log_sum - batch.positive)
+        log_u = self._averaged(batch, items, log_phi.detach())
+        log_pair = -self.xi[:, None].to(log_u.dtype) / self.temperature
+        value = self._loss(batch, log_phi, log_u, log_pair)
+        if learns_popularity:
+            gradient = self._popularity_gradient(batch, zeta, log_phi, log_u)
+            self._step_popularity(items, old_zeta, gradient)
+        return value
+
+    def _step_popularity(self, items: Tensor, zeta: Tensor, gradient: Tensor) -> None:
+        """Update the margins (2, B) of items and their mean by the gradient (2, B)."""
+        zeta = zeta - self.popularity_lr * self.temperature * gradient.to(zeta.dtype)
+        self.zeta.index_copy_(1, items, zeta)
+        visits = self.visits.index_select(0, items) + 1
+        self.visits.index_copy_(0, items, visits)
+        # Shamir and Zhang give visit t the weight (eta + 1) / (t + eta), here with eta = 3.
+        mean = self.zeta_mean.index_select(1, items)
+        self.zeta_mean.index_copy_(1, items, mean + 4 / (visits + 3) * (zeta - mean))
+        self.xi.copy_(torch.maximum(self.xi, zeta.abs().amax(1)))
+
+    def _popularity_gradient(
+        self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor
+    ) -> Tensor:
+        """Return n G(zeta_j) = 1 - r_j (2, B), with a corrected mean in eq. 14.
+
+        As printed, eq. 14 averages over the rows of the batch with 1/B, but also has a term 1/n. An
+        item j is only updated if it is in the batch. Any other row i is then in the batch with
+        probability (B - 1) / (n - 1), and the factor (n - 1) / (B - 1) in phi already compensates
+        for that. With 1/B, the expectation would therefore be n/B times the first term of the
+        gradient of eq. 10 (eq. 12 has the same factor), and the popularity would be too large by
+        n/B, so this function uses 1/n. The positive pair has weight
+        e^{-zeta_i/tau}, as in eq. 14. Eq. 15, the gradient for the model, uses e^{-xi/tau}.
+        """
+        margin = -zeta.detach() / self.temperature
+        log_denominator = torch.logaddexp(log_u, margin)
+        weighted = (
+            self.temperature
+            * torch.exp(log_phi.detach() - log_denominator[:, batch.rows])
+            * log_phi
+        )
+        repulsion = batch.margin_gradient(weighted.sum(), zeta)
+        repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
+        return repulsion - torch.exp(margin - log_denominator) + 1
+
     @property
     def log_popularity(self) -> Tensor:
         """Return the log popularity (2, n) of texts (row 0) and images (row 1) up to a constant."""
         return self.zeta_mean / self.temperature
+
+
+class ISogCLR(SogCLR):
+    """Estimate a contrastive loss over an entire data set, with a temperature for each item.
+
+    This is the bimodal form of Qiu et al., iSogCLR (2023), averaged over images and texts as
+    anchors:
+
+        tau_i (log g_i + rho)
+        g_i = 1/(n - 1) sum_{j != i} exp((E_ij - E_ii) / tau_i),   E_ij = <image_i, text_j>
+
+    The minimum over tau_i weights the negatives with a softmax whose Kullback-Leibler divergence
+    from equal weights is rho, so items with many similar negatives get a higher temperature. u is
+    a moving average of g, as in `SogCLR`, and the gradient is tau_i / u_i times the gradient of
+    g_i. After each batch, tau_i is lowered by `temperature_lr` times the gradient
+
+        log u_i + rho - 1/(u_i tau_i) mean_{j != i} (E_ij - E_ii) exp((E_ij - E_ii) / tau_i)
+
+    without the momentum of the paper's algorithm. The temperatures are stored in the buffer `tau`
+    (2, n), in the units of cosines.
+
+    Args:
+        dataset_size: n, the number of items that `index` refers to.
+        temperature: initial tau of every item, above 0.
+        gamma: weight of the new estimate in u, in (0, 1].
+        kl_radius: rho, in nats. It must be below the logarithm of the number of negatives in a
+            batch, or every tau falls to the minimum.
+        temperature_lr: step size of tau, >= 0.
+        minimum_temperature: lower bound of tau, tau_0 in the paper.
+        options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
+
+    >>> import torch
+    >>> loss = ISogCLR(dataset_size=100, temperature=0.2, kl_radius=1.0)
+    >>> images = torch.eye(4)
+    >>> loss(images, images, index=torch.tensor([7, 42, 60, 99])).detach()
+    tensor(-0.8000)
+    """
+
+    tau: Tensor
+
+    def __init__(
+        self,
+        dataset_size: int,
+        *,
+        temperature: float,
+        gamma: float = 0.8,
+        kl_radius: float = 3.0,
+        temperature_lr: float = 0.001,
+        minimum_temperature: float = 0.005,
+        **options: Unpack[BatchOptions],
+    ) -> None:
+        super().__init__(dataset_size, temperature=temperature, gamma=gamma, **options)
+        check_interval("kl_radius", kl_radius, "(0, inf)")
+        check_interval("temperature_lr", temperature_lr, "[0, inf)")
+        check_interval("minimum_temperature", minimum_temperature, "(0, inf)")
+        self.kl_radius = kl_radius
+        self.temperature_lr = temperature_lr
+        self.minimum_temperature = minimum_temperature
+        self.register_buffer("tau", torch.full((2, dataset_size), temperature))
+
+    @classmethod
+    def from_settings(  # type: ignore[override]  # its settings extend those of SogCLR
+        cls,
+        settings: ISogCLRSettings,
+        *,
+        dataset_size: int,
+        temperature: float,
+        **options: Unpack[BatchOptions],
+    ) -> Self:
+        """Build the loss for a training run.
+
+        Args:
+            settings: settings as declared in `Loss.settings`.
+            dataset_size: number of rows in the training data.
+            temperature: initial divisor of the cosines, above 0.
+            options: the options that all losses have, such as `chunk_size` and `gather`.
+        """
+        return cls(dataset_size, temperature=temperature, **settings.model_dump(), **options)
+
+    def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
+        """Return the loss for a batch.
+
+        Args:
+            image_features: (n, d), rows of norm 1.
+            text_features: (n, d), rows of norm 1.
+            index: (n,) distinct integers in 0 .. dataset_size - 1, the item in each row.
+        """
+        # Anchors have temperatures of their own, so similarities are cosines.
+        batch, items = self._batch(image_features, text_features, index, 1.0)
+        tau = self.tau.index_select(1, items)[:, batch.rows].to(batch.positive.dtype)
+        tau.requires_grad_(self._is_learning and self.temperature_lr > 0)
+        log_sum = batch.each_row(lambda s, rows: s.logsumexp(1), tau) - batch.positive / tau
+        log_g = log_sum - math.log(batch.count)
+        log_u = self._averaged(batch, items, log_g.detach())[:, batch.rows]
+        weights = torch.exp(log_g.detach() - log_u)
+        if tau.requires_grad:
+            (slope,) = torch.autograd.grad((weights * log_g).sum(), tau, retain_graph=True)
+            tau = tau.detach()
+            gradient = log_u + self.kl_radius + tau * slope
+            moved = (tau - self.temperature_lr * gradient).clamp_(min=self.minimum_temperature)
+            moved = gather_rows(moved.T).T if batch.gather else moved
+            self.tau.index_copy_(1, items, moved.to(self.tau.dtype))
+        weighted = tau * weights * log_g
+        return batch.reduce(tau * (log_u + self.kl_radius) + weighted - weighted.detach())
 
 
 def estimate_popularity(similarity: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:

@@ -82,8 +82,8 @@ def rince(
     Source: section 5.2 of the thesis (Chuang et al., 2022). q interpolates between two losses. As
     q -> 0, the loss approaches `info_nce` + log lam (Lemma 5.2), which emphasises hard pairs. With
     q = 1, it is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and robust to wrong pairs, such
-    as wrong captions. The thesis uses q in [0.1, 0.5] with a warm-up (`vldebias.losses.q_warmup`),
-    and lam = 0.01 for images and 0.025 for graphs.
+    as wrong captions. The thesis uses q in [0.1, 0.5], and 0.6 for MoCo v3, with lam =
+    0.01 for images and 0.025 for graphs.
 
     Which values of lam are safe depends on the number of negatives K. If all similarities are
     equal, positives and negatives balance at lam = 1 / (K + 1), the default. Values several times

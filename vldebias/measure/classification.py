@@ -390,11 +390,12 @@ def worst_areas(
         # The minimum over groups has no closed-form interval, so it is selected again in each draw.
         area, root = _areas_of_group(scores, is_positive)
         noise = rng.standard_normal((resamples, len(scores))) @ root
-        # Give methods with equal scores bit-identical draws.
-        _, first, alike = np.unique(
-            np.stack(scores), axis=0, return_index=True, return_inverse=True
-        )
-        draws.append((area + noise)[:, first[alike.ravel()]])
+        # Give methods with equal scores bit-identical draws. np.unique would make a field per row.
+        first = []
+        for number, own in enumerate(scores):
+            equal = (k for k in range(number) if np.array_equal(scores[k], own))
+            first.append(next(equal, number))
+        draws.append((area + noise)[:, first])
         areas.append(area)
         images += len(rows)
     if not areas:

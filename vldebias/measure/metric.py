@@ -293,6 +293,7 @@ BUILT_IN = (
     _utility("accuracy", "accuracy"),
     _utility("class_probe", "linear probe for the class, balanced accuracy"),
     Metric("stay", "first results that stay", kind="similarity", bounds=SHARE),
+    Metric("queries_worse", "queries that get worse", kind="similarity", bounds=SHARE),
     Metric("query_cosine", "cosine of queries with themselves", kind="similarity"),
     Metric("image_cosine", "cosine of images with themselves", kind="similarity"),
     _utility("recognised", "subject accuracy"),

@@ -90,7 +90,7 @@ def make_balancer(sets: Sequence[PromptSet], **settings: Any) -> Balancer:
         sets: the prompt sets.
         settings: keyword arguments of `vldebias.wording.Balancer`, such as `shares` and `seed`.
     """
-    # Imported here, because it loads the grammars for eleven languages.
+    # Imported here, because it loads the word lists.
     from vldebias.wording import Balancer, balance_prompts
 
     # Analysing a prompt loads the word lists, which would otherwise delay the first image.

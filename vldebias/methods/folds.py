@@ -1,11 +1,7 @@
-"""Split prompts or reference images into parts for fitting and for predicting the gap.
+"""Split prompts into parts for fitting and for predicting the gap.
 
-    texts   five folds over the prompt groups, or the set's held-out groups. Prompts that state a
-            value are used instead of images.
-    images  two halves of the reference images, with their zero-shot values. Each half is used for
-            testing once.
-
-Seeds are fixed, so decisions based on folds are reproducible.
+There are five folds over the prompt groups, or the set's held-out groups. Prompts that state a
+value are used instead of images. Seeds are fixed, so decisions based on folds are reproducible.
 """
 
 from __future__ import annotations
@@ -13,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from vldebias.methods.closed_form import class_texts
-from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Problem
 from vldebias.methods.predicted_gap import PredictedGap
-from vldebias.methods.reference import stating, zero_shot
+from vldebias.methods.reference import stating
 from vldebias.prompts import PromptSet
 
 FOLDS = 5
 FEWEST = 5  # resamples of fewer concepts or groups do not show how new ones would vary
-_MOST_ROWS = 20_000  # images used to predict a gap; more would change only the third decimal
 
 
 Fold = tuple[Problem, list[PredictedGap]]
@@ -97,56 +87,3 @@ def _only(prompt_set: PromptSet, kept: Iterable[int]) -> PromptSet:
     return replace(
         prompt_set, variants=tuple(prompt_set.variants[number] for number in sorted(kept))
     )
-
-
-def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield each half of the reference images for fitting, with gaps measured on the other half.
-
-    Args:
-        problem: the problem with reference images.
-        role: the role of the text embeddings.
-
-    Raises:
-        UnusableReferenceError: If there are fewer than ten distinct images, the images come from a
-            different model, or a half shows only one value.
-    """
-    reference = problem.reference
-    if reference is None:
-        return
-    rows = torch.cat([*reference.batches()])
-    different = len(rows.unique(dim=0))
-    if different < 2 * FEWEST:
-        raise UnusableReferenceError(
-            f"reference: expected at least {2 * FEWEST} distinct images, got {different}"
-        )
-    for prompt_set in problem.attributes:
-        doubt = foreign(rows, problem, prompt_set, role)
-        if doubt:
-            raise UnusableReferenceError(f"reference: {doubt}")
-    for half, (fitted, held_out) in enumerate(image_halves(problem, seed=0)):
-        unseen = rows[held_out]
-        step = -(-len(unseen) // _MOST_ROWS)  # rounded up
-        tested = unseen[::step]
-        # Compute the gap for each attribute, using zero-shot values and classes.
-        gaps = []
-        for prompt_set in problem.attributes:
-            values = zero_shot(tested, problem.zero_shot(prompt_set, role))
-            texts = class_texts(problem, prompt_set, role)
-            classes = None if texts is None else (tested @ texts.T).argmax(1)
-            gaps.append(PredictedGap(tested, values, classes, seed=half))
-        yield fitted, gaps
-
-
-def image_halves(problem: Problem, seed: int) -> Iterator[tuple[Problem, Tensor]]:
-    """Yield each random half of the reference images for fitting, with the rows of the other half.
-
-    Args:
-        problem: the problem with reference images, whose labels are left out.
-        seed: seed of the halving.
-    """
-    rows = torch.cat([*problem.images.batches()])
-    # Shuffle, because files may alternate between groups.
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    for half in (0, 1):
-        reference = replace(problem.images, features=rows[order[half::2]], labels={})
-        yield replace(problem, reference=reference), order[1 - half :: 2]

@@ -1,31 +1,24 @@
-"""Test on unlabelled reference images whether the default may be applied to searches.
+"""Test whether a classification may be edited, and whether images show the values of an attribute.
 
-Most people attach the default without measuring its effect, so it is applied only if it helps on
-reference images that it was not fitted to. Text alone is not enough for this test. It shows which
-value a query favours, but not the point at which the query treats images of two values equally, so
-an edit that removes this preference may turn a balanced search into a search for a single value
-(see docs/explanation/the-default.md for measurements).
-
-For a classification, the default only needs text, and `change_on_texts` tests it if the prompt set
-has enough groups. `vldebias.methods.classifying` tests whether reference images may replace text.
+Most people attach the default without measuring its effect. For a classification, the default only
+needs text, and `change_on_texts` tests it if the prompt set has enough groups.
+`doubt_about_values` tests the zero-shot labels of searches.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.errors import ReferenceWarning
+from vldebias.data.label_values import CLASS
+from vldebias.data.labels import Labels
 from vldebias.methods.bounded import bounded
-from vldebias.methods.equalise import ImageSplit, UnusableReferenceError, foreign
-from vldebias.methods.folds import FEWEST, image_folds, text_folds
+from vldebias.methods.folds import FEWEST, text_folds
 from vldebias.methods.method import EditMethod, Problem
 from vldebias.methods.predicted_gap import Change, PredictedGap, draw_counts
 from vldebias.methods.reference import stating, zero_shot
@@ -33,7 +26,6 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 
-HALVINGS = 5  # number of random halvings; the result of a single one depends on chance
 # Two normals less than two deviations apart have a single mode (Ashman et al., 1994), so splitting
 # the images by text may split one group.
 SEPARATE = 2.0
@@ -44,10 +36,6 @@ AGREE = 0.8
 # concept. Up to 0.6, which Landis and Koch call "moderate", the two detect different things in the
 # images.
 CONTRADICT = 0.6
-# Minimum expected cosine between the directions from two halves of the images. Below it, each
-# direction contains more noise than signal.
-STABLE = 0.5
-ENOUGH = 100  # at least this many images are used, if there are so many
 _WORDED_ROWS = 2000  # images used to measure agreement between wordings
 EM_STEPS = 200
 _TINY = torch.finfo(torch.float64).tiny
@@ -56,105 +44,15 @@ _TINY = torch.finfo(torch.float64).tiny
 def is_for_ranking(problem: Problem) -> bool:
     """Return whether the sets are meant for search.
 
-    One to four class prompts, such as those for birds or hair, indicate a classification, for which
-    the mean images of the values are equalised within each class. A set without class prompts is
-    for search, but cannot be tested.
+    One to four class prompts, such as those for birds or hair, indicate a classification, and
+    a set whose classes label reference images does, too. A set without class prompts is for search.
     """
     fewest = min(len(prompt_set.classes) for prompt_set in problem.attributes)
-    return fewest == 0 or fewest >= FEWEST
-
-
-def showing_values(problem: Problem, role: str) -> Problem:
-    """Return the problem with only the half of its reference images nearest to the values' text.
-
-    At least `ENOUGH` images are used. An index may also contain images or documents that show none
-    of the values, such as landscapes. These are also assigned to the nearest value, and would
-    distort the means. Images far from every value's text are therefore excluded.
-
-    Args:
-        problem: the problem with reference images.
-        role: the role of the text embeddings.
-    """
-    rows = _reference_rows(problem)
-    nearness = torch.zeros(len(rows), dtype=rows.dtype)
-    for prompt_set in problem.attributes:
-        nearness += rows @ normalize(problem.zero_shot(prompt_set, role).mean(0), dim=0)
-    number = max(-(-len(rows) // 2), min(len(rows), ENOUGH))
-    nearest = nearness.argsort(descending=True, stable=True)[:number].sort().values
-    reference = replace(problem.images, features=rows[nearest], labels={})
-    return replace(problem, reference=reference)
-
-
-def change_on_images(problem: Problem, role: str, method: EditMethod) -> Change:
-    """Measure how a method changes the class prompts' gap on held-out images.
-
-    The reference images are halved. The method is fitted on each half, and the gap is measured on
-    the other half using zero-shot values. Among `HALVINGS` halvings, the one whose interval has the
-    median upper end is used, and among attributes, the one with the smallest improvement.
-
-    Args:
-        problem: the problem with reference images.
-        role: the role of the text embeddings.
-        method: the method to test.
-
-    Raises:
-        UnusableReferenceError: If there are no class prompts, the images show only one value, or
-            they come from a different model.
-    """
-    if not problem.neutral:
-        raise UnusableReferenceError(
-            f"{problem.label} has no class prompts, so nothing can be tested on the images. Add at"
-            f" least {FEWEST} examples of searches under `classes:` in the prompt set."
-        )
-    changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
-    with warnings.catch_warnings():
-        # Ignore the warning about too few images, which is expected for half of the images.
-        warnings.simplefilter("ignore", ReferenceWarning)
-        for seed in range(HALVINGS):
-            for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
-                changes_of_attribute[place].append(change)
-    medians = []
-    for changes in changes_of_attribute:
-        ordered = sorted(changes, key=lambda change: change.high)
-        medians.append(ordered[len(ordered) // 2])
-    # The attribute with the smallest improvement decides.
-    return max(medians, key=lambda change: change.high)
-
-
-def refuse_unclear_values(problem: Problem, role: str) -> None:
-    """Reject reference images that do not show the values that the text names.
-
-    Args:
-        problem: the problem with reference images.
-        role: the role of the text embeddings.
-
-    Raises:
-        UnusableReferenceError: If a value has fewer than five images, the wordings disagree about
-            the images, the images do not separate into the values, or they come from a different
-            model.
-    """
-    rows = _reference_rows(problem)
-    for prompt_set in problem.attributes:
-        values = problem.zero_shot(prompt_set, role)
-        # (a,) number of images of each value, by nearest text.
-        counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
-        if min(counts) < FEWEST:
-            raise UnusableReferenceError(
-                f"The reference needs {FEWEST} images of each value of {prompt_set.name}; according"
-                f" to the prompt set's text, it has {counts}. Add images."
-            )
-        doubt = doubt_about_values(problem, prompt_set, role, rows)
-        if doubt:
-            # If the images come from a different model, report that instead, because it is more
-            # helpful.
-            doubt = foreign(rows, problem, prompt_set, role) or f"{doubt} {_MEASURE}"
-            raise UnusableReferenceError(f"reference: {doubt}")
-
-
-_MEASURE = (
-    "So nothing can be tested without labels. Name a method (method='difference') and measure it on"
-    " labelled images."
-)
+    has_labelled_classes = False
+    if problem.reference is not None and CLASS in problem.reference.labels:
+        labels = Labels.from_array(problem.reference.labels[CLASS]).names
+        has_labelled_classes = bool({*labels} & {*problem.sets[0].class_names})
+    return (fewest == 0 or fewest >= FEWEST) and not has_labelled_classes
 
 
 def doubt_about_values(
@@ -191,26 +89,6 @@ def doubt_about_values(
     return None
 
 
-def refuse_unstable_means(problem: Problem, role: str) -> None:
-    """Reject reference images whose two halves would give different directions.
-
-    Args:
-        problem: the problem with reference images.
-        role: the role of the text embeddings.
-
-    Raises:
-        UnusableReferenceError: If the expected cosine of the two directions is below `STABLE`.
-    """
-    for prompt_set in problem.attributes:
-        split = ImageSplit(problem.zero_shot(prompt_set, role), None, problem.images)
-        if split.stability < STABLE:
-            raise UnusableReferenceError(
-                "reference: two halves of the images would give different directions for"
-                f" {prompt_set.name} (cosine {floored(split.stability)}; {STABLE:g} is needed)."
-                " Pass more images."
-            )
-
-
 def floored(value: float) -> str:
     """Return a number with two decimals, rounded down.
 
@@ -236,26 +114,54 @@ def agreement_of_wordings(
         `FEWEST` such groups. The second is for the mean text over all groups, or 1 if no group
         states every value.
     """
+    sample = rows[:: -(-len(rows) // _WORDED_ROWS)]
+    values = problem.zero_shot(prompt_set, role)
+    wordings, joint = wordings_of(problem, prompt_set, role)
+    single = mean_kappa(sample, values, wordings) if len(wordings) else 0.0
+    return single, 1.0 if joint is None else mean_kappa(sample, values, joint[None])
+
+
+def wordings_of(problem: Problem, prompt_set: PromptSet, role: str) -> tuple[Tensor, Tensor | None]:
+    """Return the unit text embeddings of the values by single prompt groups, and by all groups.
+
+    Args:
+        problem: the model that embeds the texts.
+        prompt_set: prompt set of the attribute.
+        role: role of the text embeddings.
+
+    Returns:
+        Embeddings (w, a, d) of the w groups that state every value, or of none if there are fewer
+        than `FEWEST`, and (a, d) of the mean texts, or None if no prompt states one of the values.
+    """
     texts, value_codes, group_codes = stating(prompt_set)
     number = len(prompt_set.attributes)
-    step = -(-len(rows) // _WORDED_ROWS)  # rounded up
-    sample = rows[::step]
-    expected = zero_shot(sample, problem.zero_shot(prompt_set, role))
-    embedded = problem.host.embed(texts, role)
+    embedded = problem.host.embed(texts, role).double()
 
-    def kappa_of(is_used: Tensor) -> float | None:
-        """Return the kappa for a subset of the text, or None if a value is not stated in it."""
+    def means(is_used: Tensor) -> Tensor | None:
+        """Return the mean texts for a subset of the text, or None if a value is not stated."""
         if len(value_codes[is_used].unique()) < number:
             return None
-        means = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
-        worded = zero_shot(sample, normalize(torch.stack(means), dim=1))
-        return _kappa(worded, expected, number)
+        rows = [embedded[is_used & (value_codes == value)].mean(0) for value in range(number)]
+        return normalize(torch.stack(rows), dim=1)
 
-    kappas = [kappa_of(group_codes == group) for group in group_codes.unique()]
-    known = [kappa for kappa in kappas if kappa is not None]
-    single = sum(known) / len(known) if len(known) >= FEWEST else 0.0
-    joint = kappa_of(torch.ones_like(group_codes, dtype=torch.bool))
-    return single, 1.0 if joint is None else joint
+    listed = [means(group_codes == group) for group in group_codes.unique()]
+    wordings = [texts for texts in listed if texts is not None]
+    none = torch.empty(0, number, embedded.shape[-1], dtype=torch.float64)
+    every = means(torch.ones_like(group_codes, dtype=torch.bool))
+    return torch.stack(wordings) if len(wordings) >= FEWEST else none, every
+
+
+def mean_kappa(rows: Tensor, values: Tensor, wordings: Tensor) -> float:
+    """Return the mean Cohen's kappa between the labels of images and those by each wording.
+
+    Args:
+        rows: unit image rows (n, d).
+        values: unit text embeddings (a, d) of the values.
+        wordings: unit text embeddings (w, a, d) of the wordings.
+    """
+    labels = zero_shot(rows, values)
+    kappas = [_kappa(zero_shot(rows, texts), labels, len(values)) for texts in wordings]
+    return sum(kappas) / len(kappas)
 
 
 def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
@@ -265,27 +171,6 @@ def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
     other_share = other_codes.bincount(minlength=number).double() / len(codes)
     by_chance = float(share @ other_share)
     return (observed - by_chance) / max(1 - by_chance, _TINY)
-
-
-def _changes_of_halving(problem: Problem, role: str, method: EditMethod, seed: int) -> list[Change]:
-    """Return each attribute's change, averaged over the two halves of one halving."""
-    rows = _reference_rows(problem)
-    # `image_folds` splits by position, so each order gives a different halving.
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
-    shuffled = replace(problem, reference=replace(problem.images, features=rows[order]))
-    neutral = problem.host.embed(problem.neutral, role)
-    halves = []
-    for fitted, gaps in image_folds(shuffled, role):
-        edited = method.fit(fitted, role)(neutral)
-        changes = [gap.of_texts(edited) - gap.of_texts(neutral) for gap in gaps]
-        halves.append(torch.stack(changes).mean(2))  # (attributes, 1 + resamples)
-    mean = torch.stack(halves).mean(0)
-    return [Change.from_resamples(resamples) for resamples in mean]
-
-
-def _reference_rows(problem: Problem) -> Tensor:
-    """Return the features (n, d) of the reference images."""
-    return torch.cat([*problem.images.batches()])
 
 
 def _differences(values: Tensor) -> Iterable[Tensor]:

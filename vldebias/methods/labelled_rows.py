@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from vldebias.data.label_values import CLASS
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Problem
 from vldebias.methods.reference import place_of, stating, zero_shot
@@ -89,6 +90,8 @@ def _given_codes(labels: Mapping[str, Labels | ColumnLike], prompt_set: PromptSe
     Raises:
         InvalidInputError: If there are labels, but none for the attribute.
     """
+    # Labels of classes may contain a value, such as "old man", but do not describe the attribute.
+    labels = {name: column for name, column in labels.items() if name != CLASS}
     if not labels:
         return None
     codes_of_column = {}

@@ -6,40 +6,29 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cache
 
-import torch
-
 from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
 from vldebias.hosts import Attachment, DeclinedAttachment
 from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Balanced, why_not_balanced
+from vldebias.methods.boundary import move_boundary
 from vldebias.methods.bounded import largest
-from vldebias.methods.classifying import (
-    MOST_LOST,
-    change_in_class_shares,
-    change_on_labels,
-    labelled_groups,
-    refuse_unclear_groups,
-)
 from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, ClosedForm
 from vldebias.methods.declared import DECLARED, Declaration, Need
-from vldebias.methods.equalise import UnusableReferenceError, foreign
+from vldebias.methods.equalise import UnusableReferenceError
 from vldebias.methods.gates import (
-    change_on_images,
     change_on_texts,
     fit_within_bound,
     is_for_ranking,
-    refuse_unclear_values,
-    refuse_unstable_means,
-    showing_values,
 )
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.methods.predicted_gap import Change
 from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.projection.provenance import Choice
-from vldebias.prompts import PromptSet
+from vldebias.prompts import PromptSet, StatedWords
 
 NOTHING = "default: none"  # method name recorded if the default attaches nothing
+BOUNDARY = "boundary"  # added to the method name if the boundary between classes is moved
 SPARES = 100  # the default for pipelines removes at most one direction out of this many
 
 
@@ -70,14 +59,13 @@ class Default(EditMethod):
     """Select a method and lam based on the host and inputs.
 
     The default for pipelines is `Balanced`. If `why_not_balanced` returns a reason against it, the
-    default is an edit, as for models. With reference images, a term for their means is added.
+    default is an edit, as for models.
 
-    The default for models is only attached if a test predicts that it helps. For searches, the test
-    uses reference images, so nothing is attached without them. For classifications, it uses text.
-    If reference images are passed for a classification, they are only used if a test on held-out
-    images allows it, and otherwise, a ReferenceWarning is issued. If no test passes, nothing
-    changes, and an AutoDeclinedWarning is issued. Several prompt sets are tested one by one, and
-    those that pass are solved jointly.
+    For searches with a model, nothing is attached, because re-ranking their results leaves less
+    skew. For classifications, an edit is only attached if a test on text predicts that it helps,
+    and reference images only move the boundary between the classes (`vldebias.methods.boundary`).
+    If they do not, a ReferenceWarning is issued. If nothing changes, an AutoDeclinedWarning is
+    issued. Several prompt sets are tested one by one, and those that pass are solved jointly.
     """
 
     declaration: Declaration = DECLARED["default"]
@@ -95,6 +83,7 @@ class Default(EditMethod):
         settings.refuse_sampling("the default for this host")
         edits = self.fit_roles(problem)
         if edits:
+            _report_boundary(problem, edits, settings)
             return attach_edits(problem.host, edits, settings)
         (declined,) = edits.declined
         return DeclinedAttachment(problem.host, declined, strength=settings.strength)
@@ -104,9 +93,8 @@ class Default(EditMethod):
 
         The default has the highest mean score (the removed share of the bias less the lost share of
         the order within groups) over CelebA and the miniature, among closed forms that make no task
-        worse. With prompts alone, the ranking is `difference`, `cali` with lam 100, `orth` and
-        `orth-cali`; `cali` with lam 1000 makes a task worse. With images, it is `cali+equalise`
-        with lam 100, `equalise`, `difference+equalise` and `cali+equalise` with lam 1000.
+        worse. The ranking is `difference`, `cali` with lam 100, `orth` and `orth-cali`; `cali` with
+        lam 1000 makes a task worse.
         """
         method = DIFFERENCE
         lam = None  # `Problem.weight` replaces None with the paper's value
@@ -114,15 +102,11 @@ class Default(EditMethod):
             # Unrelated prompts are affected by every difference within prompt pairs, including
             # random ones, so `fit` lowers lam (`SPARES`).
             method = CALI
-        elif self.uses_images and is_for_ranking(problem):
-            # With this lam, queries score the groups' image means equally. With lam 100, part of a
-            # difference would remain, and could even exceed the one without an edit.
-            lam = 10_000.0
-        elif self.uses_images or not all(part.names_values for part in problem.attributes):
+        elif not all(part.names_values for part in problem.attributes):
             # On real embeddings, 100 has the same effect as the paper's 1000 and preserves more of
             # a text's content.
             method, lam = CALI, 100.0
-        return method.with_images() if self.uses_images else method, lam
+        return method, lam
 
     def with_images(self) -> Default:
         """Return the default for problems with reference images."""
@@ -173,13 +157,15 @@ class Default(EditMethod):
             AutoDeclinedWarning: If the default declines to edit.
         """
         edit = self._decide(problem, role)
+        if self.uses_images and not is_for_ranking(problem):
+            edit = _with_boundary(problem, role, edit)
         choice = edit.provenance.choice
         if edit.method == NOTHING and choice is not None:
             warn(
                 f"{problem.label}: the default attaches no edit. {choice.reason}",
                 AutoDeclinedWarning,
             )
-        elif choice is not None and self.uses_images and edit.method == DIFFERENCE.name:
+        elif choice is not None and self.uses_images and not edit.provenance.uses_images:
             warn(
                 f"{problem.label}: the default attaches {edit.method!r}, fitted to text alone."
                 f" {choice.reason}",
@@ -210,13 +196,9 @@ class Default(EditMethod):
         problem = replace(problem, lam=lam)
         if problem.host.generative:
             return _fit_to_pipeline(problem, role)
-        if is_for_ranking(problem):
-            if self.uses_images:
-                return _fit_tested_on_images(problem, role, method)
-            return _declined(problem, role, _why_not_by_texts(problem, method))
-        if self.uses_images:
-            return _fit_classifier_on_images(problem, role, method)
-        return _fit_tested_on_texts(problem, role, method)
+        if not is_for_ranking(problem):
+            return _fit_tested_on_texts(problem, role, method)
+        return _declined(problem, role, _why_no_search_is_edited(problem))
 
 
 def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
@@ -234,117 +216,26 @@ def _fit_to_pipeline(problem: Problem, role: str) -> Edit:
     return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= allowed))
 
 
-def _fit_tested_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Equalise the means of reference images that show a value, if a test predicts an improvement.
-
-    The test uses images that the edit was not fitted to. Means are taken over all such images
-    instead of within classes, because a search ranks all images, and because zero-shot classes are
-    themselves biased.
-    """
-    problem = replace(problem, reference=replace(problem.images, within_classes=False))
-    try:
-        refuse_unclear_values(problem, role)
-        problem = showing_values(problem, role)
-        refuse_unstable_means(problem, role)
-        change = change_on_images(problem, role, method)
-    except UnusableReferenceError as error:
-        why = _why_unaligned(problem, role) or str(error)
-        return _declined(problem, role, why, has_labels=False)
-    # An edit is attached only if the entire interval is below 0. The interval is recorded in the
-    # choice but not printed, because the gap between true values may be smaller.
-    if change.high < 0:
-        edit = method.fit(problem, role)
-        reason = (
-            "On reference images that the edit was not fitted to, the scores for the values become"
-            " more similar."
-        )
-        return edit.with_provenance(choice=_choice(problem, edit, reason, change))
-    return _declined(
-        problem,
-        role,
-        "On reference images that the edit was not fitted to, the scores for the values do not"
-        " become clearly more similar. Pass more reference images, or name a method"
-        " (method='difference') and measure it on labelled images.",
-        change,
+def _why_no_search_is_edited(problem: Problem) -> str:
+    """Return why nothing is attached for searches, and how to re-rank their results."""
+    name = problem.attributes[0].name
+    words = ""
+    if not all(prompt_set.names_values for prompt_set in problem.attributes):
+        words = " Add words for the values to the prompt set first."
+    return (
+        "Re-ranking leaves less of the skew of a search than an edit of its query."
+        f" Re-rank the results: vldebias.rerank(scores, k, features=features, attribute={name!r},"
+        " model=model), or queries.search(index_call, text, k) with queries from"
+        f" vldebias.debias_queries.{words} To edit queries, name a method (method='difference') and"
+        " measure it."
     )
 
 
-def _why_not_by_texts(problem: Problem, method: EditMethod) -> str:
-    """Return why a search without reference images gets no edit, and what to do about it."""
-    by_name = f"name a method (method={method.name!r}) and measure it."
-    if all(prompt_set.names_values for prompt_set in problem.attributes):
-        remedy = (
-            "Pass reference=, unlabelled vectors of a few hundred of the searched images or"
-            f" documents, or {by_name}"
-        )
-    else:
-        remedy = f"Add words for the values to the prompt set and pass reference=, or {by_name}"
-    return f"Text alone does not show which searches an edit makes worse. {remedy}"
-
-
-def _fit_classifier_on_images(problem: Problem, role: str, method: EditMethod) -> Edit:
-    """Fit a classifier's edit to reference images if a test allows it, or else to text alone.
-
-    If the images have labels of classes and values, and the worst group's accuracy on held-out
-    images clearly changes, it decides. Otherwise, images are used if their zero-shot groups can be
-    trusted and no class may lose a large share of its held-out images.
-    """
-    by_text = _fit_tested_on_texts(replace(problem, lam=None), role, DIFFERENCE)
-    groups = None
-    if len(problem.attributes) == 1:
-        groups = labelled_groups(problem, problem.attributes[0])
-    if groups is not None:
-        of_text, of_images = change_on_labels(problem, role, method, by_text, groups)
-        if of_images.low > 0:
-            edit = method.fit(problem, role)
-            reason = (
-                "On labelled images that the edit was not fitted to, the worst group's accuracy"
-                f" rises by {of_images}."
-            )
-            return edit.with_provenance(choice=_choice(problem, edit, reason, of_images))
-        if of_text.high < 0 and of_images.value <= 0:
-            why = (
-                "On the labelled reference images, an edit fitted to text alone changes the worst"
-                f" group's accuracy by {of_text}, and images do not raise it above that of the"
-                " unedited model. Keep the model as it is."
-            )
-            return _declined(problem, role, why, of_text)
-        if of_images.high < 0:
-            why = (
-                "On labelled images that the edit was not fitted to, fitting it to images changes"
-                f" the worst group's accuracy by {of_images}."
-            )
-            return _by_text_because(problem, by_text, why)
-    try:
-        refuse_unclear_groups(problem, role)
-        change = change_in_class_shares(problem, role, method, by_text)
-    except UnusableReferenceError as error:
-        return _by_text_because(problem, by_text, str(error))
-    if change.low < -MOST_LOST:
-        why = (
-            "On reference images that the edit was not fitted to, a class may lose more than a"
-            f" third of its images ({change}): the edit would move the boundary between the"
-            " classes."
-        )
-        return _by_text_because(problem, by_text, why)
-    edit = method.fit(problem, role)
-    reason = (
-        "The templates for the values agree about the reference images, and no class loses many of"
-        " the images that the edit was not fitted to. The accuracy of the worst group is unknown"
-        " without labels of classes and values."
-    )
-    return edit.with_provenance(choice=_choice(problem, edit, reason, change))
-
-
-def _by_text_because(problem: Problem, by_text: Edit, why: str) -> Edit:
-    """Return the edit fitted to text alone, with the reason why the images are not used."""
-    why += " So the reference images are not used."
-    choice = by_text.provenance.choice
-    if choice is None:
-        why += " Too few prompts state two values to test an edit that is fitted to text."
-        return by_text.with_provenance(choice=_choice(problem, by_text, why, None))
-    choice = choice.model_copy(update={"reason": f"{why} {choice.reason}"})
-    return by_text.with_provenance(choice=choice)
+def unedited_queries(problem: Problem, role: str) -> Edit:
+    """Return an edit of queries that changes nothing, and records how to re-rank results."""
+    edit = problem.fit("none", role).with_provenance(method=NOTHING)
+    reason = _why_no_search_is_edited(problem)
+    return edit.with_provenance(choice=_choice(problem, edit, reason, None))
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edit:
@@ -353,7 +244,9 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
     The test needs words for the values and enough groups that state two of them. If the test is not
     possible, the method is attached untested.
     """
-    remedy = "Pass reference=, or name" if problem.reference is None else "Name"
+    remedy = "Name"
+    if problem.reference is None:
+        remedy = "Pass reference=, to which the boundary between the classes is fitted, or name"
     problem = replace(problem, reference=None)
     change = None
     if all(prompt_set.names_values for prompt_set in problem.attributes):
@@ -373,6 +266,43 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: EditMethod) -> Edi
     return edit.with_provenance(choice=_choice(problem, edit, reason, change))
 
 
+def _with_boundary(problem: Problem, role: str, by_text: Edit) -> Edit:
+    """Return a classifier's edit with the boundary moved, if the reference images show where."""
+    try:
+        edit, reason = move_boundary(problem, role, by_text)
+    except UnusableReferenceError as error:
+        edit = by_text
+        reason = f"The boundary between the classes stays where it is: {error}"
+    else:
+        name = BOUNDARY if by_text.method == NOTHING else f"{by_text.method}+{BOUNDARY}"
+        edit = edit.with_provenance(method=name, uses_images=True)
+    choice = by_text.provenance.choice
+    if choice is None:
+        reason += " Too few prompts state two values to test the edit that is fitted to text."
+        return edit.with_provenance(choice=_choice(problem, edit, reason, None))
+    # Moving the boundary does not remove the attribute.
+    no_edit = "No edit of the attribute: " if by_text.method == NOTHING else ""
+    reason += f" {no_edit}{choice.reason}"
+    return edit.with_provenance(choice=_choice(problem, edit, reason, choice.change))
+
+
+def _report_boundary(problem: Problem, edits: Edits, settings: AttachSettings) -> None:
+    """Log that a boundary is moved, and warn if `keep_stated` prevents it."""
+    edit = next(iter(edits.values()))
+    choice = edit.provenance.choice
+    if choice is None or not edit.method.endswith(BOUNDARY):
+        return
+    log_once(f"{choice.attribute}: {choice.reason}")
+    stated = StatedWords(problem.stated_words)
+    kept = [text for text in problem.sets[0].classes if stated.find(text)]
+    if settings.keep_stated and kept:
+        warn(
+            f"{choice.attribute}: the class prompt {kept[0]!r} states a value and stays unchanged,"
+            " so the boundary lies elsewhere than fitted; pass keep_stated=False",
+            ReferenceWarning,
+        )
+
+
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
     """Return a `Choice` that records the default's decision and its reason."""
     return Choice(
@@ -384,24 +314,7 @@ def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) ->
     )
 
 
-def _why_unaligned(problem: Problem, role: str) -> str:
-    """Return a warning if reference images and text seem to come from different models, else ""."""
-    images = torch.cat([*problem.images.batches()])
-    for prompt_set in problem.attributes:
-        doubt = foreign(images, problem, prompt_set, role)
-        if doubt:
-            return f"reference: {doubt}."
-    return ""
-
-
-def _declined(
-    problem: Problem,
-    role: str,
-    why: str,
-    change: Change | None = None,
-    *,
-    has_labels: bool = True,
-) -> Edit:
+def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
     """Return an edit that changes nothing, and record the reason.
 
     Args:
@@ -409,14 +322,7 @@ def _declined(
         role: the role of the text embeddings.
         why: the reason.
         change: the change of the gap in the test, if there was a test.
-        has_labels: whether zero-shot labels of the images may be correct. If not, re-ranking would
-            not help either.
     """
-    if is_for_ranking(problem) and has_labels:
-        why += (
-            " To balance search results without an edit, call queries.search"
-            " (vldebias.debias_queries), or re-rank a whole collection (vldebias rerank)."
-        )
     edit = CalibratedProjection.identity(problem.host.dim(role)).with_provenance(method=NOTHING)
     return edit.with_provenance(choice=_choice(problem, edit, why, change))
 

@@ -32,7 +32,9 @@ class Reference:
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
         labels: for each column, a value for each of the n images, as strings (None and "" mean
-            unknown) or `data.Labels`; only used by methods that need labelled images (`labelled`).
+            unknown) or `data.Labels`. The column "class" contains names of the prompt set's
+            classes; 20 labelled images are enough for the default to move a classifier's boundary.
+            Other columns are only used by methods that need labelled images (`labelled`).
         within_classes: whether to compare means within pseudo-classes if the prompt set has at
             least two classes, so that groups get similar scores within a class (worst group). If
             False, groups get similar scores overall (shares in a ranking).

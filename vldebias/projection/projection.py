@@ -492,8 +492,10 @@ def _row_weights(scatters: Sequence[Tensor], lams: Sequence[float]) -> list[floa
 
 def _differences(values: Tensor) -> Tensor:
     """Return rows (n, d), or the differences of pairs (n, 2, d), in float64."""
-    values = values.to(torch.float64)
-    return values[:, 0] - values[:, 1] if values.ndim == 3 else values
+    if values.ndim == 2:
+        return values.to(torch.float64)
+    # Subtracting promotes the second half, so only the first half is copied.
+    return values[:, 0].to(torch.float64) - values[:, 1]
 
 
 def _is_finite(values: Tensor) -> bool:
@@ -525,13 +527,13 @@ def _weighted_rows(matrices: Sequence[Tensor], weights: Sequence[float]) -> Tens
 def _weighted_gram(scatters: Sequence[Tensor], lams: Sequence[float]) -> Tensor | None:
     """Return sum_k lam_k M_k (d, d), or None if it cannot be used.
 
-    That is so if there are at most d rows, whose factors are smaller; if values are not finite or
-    widths differ; if the sum is 0; or if rounding would remove I from I + sum_k lam_k M_k.
+    That is so if there are fewer than d rows, whose factors are smaller; if values are not finite
+    or widths differ; if the sum is 0; or if rounding would remove I from I + sum_k lam_k M_k.
     """
     widths = {values.shape[-1] for values in scatters}
     # Weights of 0 do not affect the inverse. They are multiplied below, to find NaN.
     count = sum(len(values) for values, lam in zip(scatters, lams, strict=True) if lam > 0)
-    if len(widths) != 1 or count <= max(widths):
+    if len(widths) != 1 or count < max(widths):
         return None
     (width,) = widths
     gram = torch.zeros(width, width, dtype=torch.float64, device=scatters[0].device)

@@ -79,26 +79,10 @@ class StatedWords:
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
-    @property
-    def phrases(self) -> tuple[str, ...]:
-        """Return the words and phrases, normalised by `split`."""
-        return tuple(self._entries)
-
     @staticmethod
     def split(text: str) -> str:
         """Return the lowercase words in a text, separated by spaces."""
         return " ".join(_WORD.findall(_folded(text)))
-
-    @staticmethod
-    def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the normalised text, and the start and end of each word in it."""
-        plain = _folded(text)
-        return plain, [match.span() for match in _WORD.finditer(plain)]
-
-    @staticmethod
-    def stands_alone(letter: str) -> bool:
-        """Return whether a character is a word by itself, as in Chinese and Japanese."""
-        return _WORD.fullmatch(letter + "a") is None
 
     def find(self, text: str) -> tuple[str, ...]:
         """Return the words that `text` contains, without repetition, in order of appearance.

@@ -319,6 +319,12 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
         least = min(stay, key=lambda cost: cost.value)
         k = least.metric.partition("@")[2]
         prices.append(f"{least.value:.2f} of the first {k} results stay")
+    worse = [cost for cost in block if cost.metric.startswith("queries_worse@")]
+    worse = [cost for cost in worse if setting_of(cost) == setting_of(row) and cost.value > 0]
+    if worse:
+        most = max(worse, key=lambda cost: cost.value)
+        k = most.metric.partition("@")[2]
+        prices.append(f"{most.value:.0%} of the queries get worse in the first {k} results")
     return "; ".join(prices)
 
 

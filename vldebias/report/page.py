@@ -363,7 +363,11 @@ def _leaning(result: Measurements, page: Path) -> list[dict[str, object]]:
             file = page.with_name(f"{page.stem}-queries{len(tables) or ''}.csv")
             write_atomically(file, spreadsheet_csv(pd.json_normalize(queries, sep=" ")))
             k = provenance.settings["k"][0]
-            tables.append({"queries": queries, "k": k, "csv": file.name})
+            worse: dict[str, int] = {}
+            for query in queries:
+                for name, is_worse in cast("dict[str, bool]", query.get("worse", {})).items():
+                    worse[name] = worse.get(name, 0) + is_worse
+            tables.append({"queries": queries, "k": k, "csv": file.name, "worse": worse})
     return tables
 
 

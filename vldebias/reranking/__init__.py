@@ -7,7 +7,7 @@ own.
 from vldebias.reranking.candidates import Candidates
 from vldebias.reranking.checks import true_shares
 from vldebias.reranking.entry import RERANKERS, rerank
-from vldebias.reranking.orders import expected, fair, quota
+from vldebias.reranking.orders import fair, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
@@ -16,7 +16,6 @@ __all__ = [
     "Candidates",
     "Positions",
     "Report",
-    "expected",
     "fair",
     "mopr",
     "quota",

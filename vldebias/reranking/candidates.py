@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 UNKNOWN = -1  # Code assigned to candidates whose group is unknown.
+_SMALLEST = 1e-30  # squared norm below which a row is scaled before its norm is computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,9 @@ class Candidates:
         shares: requested shares (g,) of the top results, which sum to 1.
         probabilities: group probabilities (n, g), for methods that use more than the most likely
             group.
-        expected_shares: requested shares (g,) of the sum of the probabilities. If None, `shares`.
+        is_near: mask (n,) of the candidates that are near the border of their group, or None if
+            the groups are certain.
+        near_shares: share (g,) of each group's places for candidates near the border.
 
     >>> import numpy as np
     >>> from vldebias.reranking import quota
@@ -43,7 +47,8 @@ class Candidates:
     names: Sequence[str]
     shares: Floats
     probabilities: Floats | None = None
-    expected_shares: Floats | None = None
+    is_near: Mask | None = None
+    near_shares: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -72,11 +77,19 @@ class Candidates:
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
     def best_of_groups(self, k: int) -> Rows:
-        """Return the k best rows of each group and of the unknown group, in ascending order."""
+        """Return the k best rows of each group and of the unknown group, in ascending order.
+
+        The candidates near the border of a group and the others count as two groups.
+        """
         best = []
         for group in range(UNKNOWN, len(self.names)):
-            rows = np.flatnonzero(self.codes == group)
-            best.append(rows[best_rows(self.scores[rows], k)])
+            is_member = self.codes == group
+            masks = [is_member]
+            if self.is_near is not None and group != UNKNOWN:
+                masks = [is_member & self.is_near, is_member & ~self.is_near]
+            for mask in masks:
+                rows = np.flatnonzero(mask)
+                best.append(rows[best_rows(self.scores[rows], k)])
         return np.sort(np.concatenate(best))
 
     def subset(self, rows: Rows) -> Candidates:
@@ -87,7 +100,8 @@ class Candidates:
             self.names,
             self.shares,
             None if self.probabilities is None else self.probabilities[rows],
-            self.expected_shares,
+            None if self.is_near is None else self.is_near[rows],
+            self.near_shares,
         )
 
 
@@ -160,7 +174,31 @@ def unit_products(features: object, directions: Floats) -> Floats:
             f" {directions.shape[1]}; expected the same model for both"
         )
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        lengths = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        products = (rows @ directions.T.astype(rows.dtype)).astype(np.float64) / lengths[:, None]
-    products[~(np.isfinite(lengths) & (lengths > 0))] = np.nan
+        squares = np.einsum("nd,nd->n", rows, rows)
+        # The squares of very large or very small numbers overflow, so scale such rows first.
+        is_extreme = ~((squares > _SMALLEST) & (squares < np.inf))
+        if is_extreme.any():
+            rows = np.where(
+                is_extreme[:, None], rows / np.abs(rows).max(axis=1, keepdims=True), rows
+            )
+            squares = np.einsum("nd,nd->n", rows, rows)
+        products = (rows @ directions.T.astype(rows.dtype)).astype(np.float64)
+        products /= np.sqrt(squares)[:, None]
+    products[~np.isfinite(squares)] = np.nan
     return products.round(6 if is_float32 else 12)
+
+
+def warn_of_rows(is_broken: Mask, name: str, problem: str) -> None:
+    """Warn once about rows that cannot be used.
+
+    Args:
+        is_broken: mask (n,) of these rows.
+        name: argument name.
+        problem: what is wrong with them, such as "are NaN".
+    """
+    if is_broken.any():
+        warn(
+            f"{name}: {int(is_broken.sum()):,} of {len(is_broken):,} rows {problem}, the first in"
+            f" row {int(is_broken.argmax())}; their group is unknown, so they keep their places",
+            SuspectInputWarning,
+        )

@@ -18,11 +18,18 @@ from vldebias.errors import (
     explain_keywords,
     warn,
 )
-from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
-from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups
+from vldebias.reranking.candidates import (
+    UNKNOWN,
+    Candidates,
+    Floats,
+    Rows,
+    as_floats,
+    warn_of_rows,
+)
+from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups, check_finite
 from vldebias.reranking.ids import as_ids, rows_of_ids
 from vldebias.reranking.index import IndexGroups
-from vldebias.reranking.orders import expected, fair, quota
+from vldebias.reranking.orders import fair, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import AS_FOUND, Positions, Report, check_count
 
@@ -33,7 +40,6 @@ if TYPE_CHECKING:
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
     "quota": quota,
-    "expected": expected,
     "fair": fair,
     "mopr": mopr,
 }
@@ -83,7 +89,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             several columns ("female/old"). A mapping from id to label is accepted with `ids` or if
             `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
-            The most likely group is used as the label.
+            The most likely group is used as the label, and candidates for which it is hardly more
+            likely than the next are near the border.
         features: features (n, d) of the candidates, as an array or a tensor, for zero-shot labels
             with `attribute`.
         attribute: prompt set with words for its values, or its name or file, or several to cross.
@@ -93,12 +100,10 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             shares, or a mapping from group to share.
         index: the groups and their shares in the whole index that the candidates come from:
             `queries.index`, or a file that it saved.
-        method: "quota" (every prefix has the requested shares), "expected" (like the quota, but
-            allows for doubtful labels), "fair" (only corrects differences that chance does not
-            explain), "mopr", or a function of `Candidates` and k, such as
-            functools.partial(fair, alpha=0.3). If None, "quota" for labels and "expected" for
-            probabilities. Zero-shot labels have probabilities if at least 50 images per group were
-            passed and the groups' cosines differ clearly.
+        method: "quota" (the default: every prefix has the requested shares), "fair" (only corrects
+            differences that chance does not explain), "mopr", or a function of `Candidates` and k,
+            such as functools.partial(fair, alpha=0.3). Without labels, the quota also deals each
+            group's places to its candidates near the border with another group and to the others.
         ids: ids (n,) or (q, n) as returned by an index, integers or strings, with -1 for no result.
             Labels, probabilities and features are then those of the rows of the index, or of the
             candidates of a single query.
@@ -116,7 +121,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
 
     Warns:
         SuspectInputWarning: If a group has too few candidates for its share, if five or more scores
-            ascend, as distances do, or if even shares are requested from uneven candidates.
+            ascend, as distances do, if features or probabilities are NaN or infinite, or if even
+            shares are requested from uneven candidates.
 
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     >>> rerank(scores, 4, labels=["m", "m", "m", "f", "f", "f"]).tolist()
@@ -151,7 +157,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     groups = groups.with_groups_of(shares)
     code_of_checked = read_checked(checked, groups.names, keys)
     queries = list(zip(lists, rows, keys, strict=True))
-    pools = _pools(queries, groups, shares, saved, code_of_checked)
+    are_shared = id_rows is None
+    pools = _pools(queries, groups, shares, saved, code_of_checked, are_shared=are_shared)
     candidates = [pool for pool, _, _ in pools]
     _warn_of_distances(candidates)
     if target == EVEN and not groups.doubt:
@@ -173,6 +180,8 @@ def _pools(
     shares: object,
     index: IndexGroups | None,
     code_of_checked: Mapping[int | str, int],
+    *,
+    are_shared: bool,
 ) -> list[_Pool]:
     """Return the candidates of each query.
 
@@ -182,9 +191,15 @@ def _pools(
         shares: the requested shares.
         index: the groups of an index, whose shares apply to zero-shot labels.
         code_of_checked: the true groups of checked candidates, by row or id.
+        are_shared: whether all queries have the same candidates in the same order.
     """
     pools: list[_Pool] = []
     for scores, rows, keys in queries:
+        if pools and are_shared:
+            check_finite(scores)
+            pool, keys, codes = pools[0]
+            pools.append((replace(pool, scores=scores.copy()), keys, codes))
+            continue
         # An index pads with -1 if it finds fewer candidates.
         is_found = rows != UNKNOWN
         if is_found.all():
@@ -194,7 +209,7 @@ def _pools(
             scores, rows, keys = scores[is_found], rows[is_found], keys[is_found]
         pool = groups.candidates(scores, rows, shares)
         if index is not None and groups.source == ZERO_SHOT:
-            pool = replace(pool, shares=index.shares, expected_shares=index.expected_shares)
+            pool = replace(pool, shares=index.shares, near_shares=index.near_shares)
         pools.append((pool, keys, codes_of(keys, code_of_checked)))
     return pools
 
@@ -225,6 +240,8 @@ class _Pages:
         for pool in self.pools:
             candidates, keys, codes = pool
             for _ in range(number - 1):
+                if not len(candidates):
+                    break
                 shown = _order(candidates, self.reranker, self.k)
                 left = np.delete(np.arange(len(candidates)), shown)
                 candidates, keys, codes = candidates.subset(left), keys[left], codes[left]
@@ -268,9 +285,12 @@ def _read_groups(
                 "attribute: zero-shot labels also need features= (n, d) of the candidates and"
                 " model=, a model or a mapping from prompt to embedding"
             )
-        return IndexGroups.fit(model, attribute, features).predict(features)
+        index = IndexGroups.fit(model, attribute, features)
     if index is not None and features is not None:
-        return index.predict(features)
+        groups = index.predict(features)
+        if groups.is_broken is not None:
+            warn_of_rows(groups.is_broken, "features", "have no direction (zeros, NaN or infinite)")
+        return groups
     raise InvalidInputError(
         "the groups are missing: expected labels=, probabilities=, or features= with attribute="
         " and model=, or with index="
@@ -290,8 +310,6 @@ def _shares_of_index(index: IndexGroups, groups: Groups, shares: object) -> Mapp
             f"index: contains the shares of {list(index.names)}, but the groups are"
             f" {list(groups.names)}; expected the same names"
         )
-    if groups.probabilities is None:
-        return dict(zip(index.names, index.shares.tolist(), strict=True))
     return index.share_of_name()
 
 
@@ -307,12 +325,10 @@ def _chosen(
 
     If the groups cannot be trusted, the function keeps the order.
     """
-    if method is None:
-        method = "quota" if groups.probabilities is None else "expected"
-    reranker = _reranker(method)
+    reranker = quota if method is None else _reranker(method)
     if groups.doubt:
         return _as_found, (AS_FOUND, "unreliable labels", groups.source)
-    return reranker, (_name_of(method), f"{target} shares", groups.source)
+    return reranker, (_name_of(reranker), f"{target} shares", groups.source)
 
 
 def _name_of(method: str | Reranker) -> str:

@@ -26,7 +26,16 @@ from vldebias.errors import (
     did_you_mean,
     warn,
 )
-from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
+from vldebias.reranking.candidates import (
+    UNKNOWN,
+    Candidates,
+    Floats,
+    Mask,
+    Rows,
+    as_floats,
+    warn_of_rows,
+)
+from vldebias.reranking.nearest import borders_of, labels_and_margins, shares_near
 
 POOL, EVEN = "pool", "even"
 ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
@@ -42,15 +51,19 @@ class Groups:
         names: names of the groups (g,).
         codes: group of each row (n,) as a position in `names`, or -1 if unknown.
         probabilities: group probabilities (n, g), if available.
+        is_near: mask (n,) of the rows near the border of their group, or None for given labels.
         source: where the groups come from, for reports.
         doubt: why the groups cannot be trusted, or "".
+        is_broken: mask (n,) of the rows whose features have no direction, or None.
     """
 
     names: tuple[str, ...]
     codes: NDArray[np.integer]
     probabilities: Floats | None = None
+    is_near: Mask | None = None
     source: str = "given labels"
     doubt: str = ""
+    is_broken: Mask | None = None
 
     @classmethod
     def of_labels(cls, labels: object) -> Groups:
@@ -110,10 +123,12 @@ class Groups:
             raise InvalidInputError("probabilities: expected rows that sum to 1; rescale them")
         if names is None:
             names = [str(group) for group in range(table.shape[1])]
-        # Rows with NaN or infinity are unknown.
-        codes = np.where(is_known, table.argmax(axis=1), UNKNOWN)
+        warn_of_rows(~is_known, "probabilities", "are NaN or infinite")
         table = np.where(is_known[:, None], table, 0.0)
-        return cls(tuple(names), codes, table, "given probabilities")
+        labels, margins = labels_and_margins(table)
+        codes = np.where(is_known, labels, UNKNOWN)
+        is_near = margins < borders_of(codes, margins, len(names))[labels]
+        return cls(tuple(names), codes, table, is_near, "given probabilities")
 
     @classmethod
     def crossed(cls, parts: Sequence[Groups]) -> Groups:
@@ -122,14 +137,9 @@ class Groups:
             return parts[0]
         names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
         codes = np.zeros(len(parts[0].codes), dtype=np.intp)
-        tables = [part.probabilities for part in parts if part.probabilities is not None]
-        probabilities = None
-        if len(tables) == len(parts):
-            # Attributes are treated as independent of each other, given the image.
-            probabilities = np.ones((len(codes), 1))
-            for table in tables:
-                product_of_tables = probabilities[:, :, None] * table[:, None]
-                probabilities = product_of_tables.reshape(len(codes), -1)
+        masks = [part.is_near for part in parts if part.is_near is not None]
+        # A row near the border of any attribute may belong to another crossed group.
+        is_near = np.logical_or.reduce(masks) if masks else None
         is_known = np.ones(len(codes), dtype=bool)
         for part in parts:
             if len(part.codes) != len(codes):
@@ -137,7 +147,7 @@ class Groups:
             codes = codes * len(part.names) + part.codes
             is_known &= part.codes != UNKNOWN
         codes = np.where(is_known, codes, UNKNOWN)
-        return cls(tuple(names), codes, probabilities, parts[0].source)
+        return cls(tuple(names), codes, None, is_near, parts[0].source)
 
     def with_groups_of(self, shares: object) -> Groups:
         """Return the groups, with those that no candidate has but for which a share is requested.
@@ -163,25 +173,26 @@ class Groups:
         Raises:
             InvalidInputError: If scores are not finite or shares are invalid.
         """
-        if not np.isfinite(scores).all():
-            raise InvalidInputError(
-                f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
-                " remove these candidates"
-            )
+        check_finite(scores)
         codes = self.codes[rows]
-        probabilities = None
-        expected_shares = None
-        if self.probabilities is not None:
-            probabilities = self.probabilities[rows]
-            if isinstance(shares, str) and shares == POOL and (codes != UNKNOWN).any():
-                expected_shares = probabilities[codes != UNKNOWN].mean(axis=0)
+        is_near = None if self.is_near is None else self.is_near[rows]
         return Candidates(
             scores,
             codes,
             self.names,
             requested_shares(shares, codes, self.names),
-            probabilities,
-            expected_shares,
+            None if self.probabilities is None else self.probabilities[rows],
+            is_near,
+            None if is_near is None else shares_near(codes, is_near, len(self.names)),
+        )
+
+
+def check_finite(scores: Floats) -> None:
+    """Raise an error unless all scores (n,) are finite."""
+    if not np.isfinite(scores).all():
+        raise InvalidInputError(
+            f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
+            " remove these candidates"
         )
 
 

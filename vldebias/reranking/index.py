@@ -1,4 +1,4 @@
-"""Estimate the groups of vectors without labels, and store the groups' shares in an index."""
+"""Label vectors with the nearest text, and store the groups' shares in an index."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, ProjectionMismatchError
-from vldebias.reranking.candidates import UNKNOWN, Floats, as_floats, unit_products
-from vldebias.reranking.checks import ENOUGH
-from vldebias.reranking.estimates import GroupEstimator
-from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares, requested_shares
+from vldebias.errors import (
+    REMOVED,
+    InvalidInputError,
+    ProjectionMismatchError,
+    SuspectInputWarning,
+    explain_keywords,
+    warn,
+)
+from vldebias.reranking.candidates import UNKNOWN, Floats, Mask, as_floats, unit_products
+from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares
+from vldebias.reranking.nearest import NearestText, shares_near
 from vldebias.utils.formats import FORMAT, check_format
 
 if TYPE_CHECKING:
@@ -44,68 +51,68 @@ NOBODY = (
 )
 ENOUGH_PEOPLE = 50  # minimum number of images per group in the sample of an index
 _KIND = "vldebias index groups"
-# If a group's mean probability differs from its share of the labels by more than this, the
-# probabilities were not fitted to the groups, so only the labels are used. In photographs with
-# captions, where re-ranking by probability leaves much less skew, they differ by up to 0.3.
-_DISAGREE = 0.35
+_FORMAT = 2
 _COMPARED_ROWS = 2000  # number of rows for which wordings are compared
 # If fewer images than this share look like nobody, they hardly change the shares, and most of them
 # show small people. Then, all images have a group.
 _FEW_SCENES = 1 / 3
+# Minimum number of images of each value behind a filter, and minimum Cohen's kappa between the
+# labels there and those by single wordings.
+_ENOUGH_LISTED = 5
+_AGREE_LISTED = 0.85
+# Two halves of the vectors behind a filter disagree if a group's shares in them differ by more than
+# this number of standard deviations.
+_DISAGREE = 3.0
 
 
 @dataclass(frozen=True, eq=False)
 class IndexGroups:
-    """Estimate the groups of vectors, and store the groups' shares in an index or a collection.
+    """Label vectors with the nearest text, and store the groups' shares in an index or collection.
 
-    The best results of a skewed query are themselves skewed, so the shares are estimated on a
-    sample of the index. Nothing about individual images is saved.
+    The best results of a skewed query are themselves skewed, so the shares are counted in a sample
+    of the index. Nothing about individual images is saved.
 
     For sets about people, an image shows nobody if it is closer to the mean of `NOBODY` than to the
     mean of the values' texts. This needs no fit. If at least a third of the images show nobody,
     such images have no group, and do not count towards the shares.
 
     Attributes:
-        estimators: one estimator per attribute. If there are several, their groups are crossed.
-        shares: shares (g,) of the groups in the sample, by label.
-        expected_shares: mean probabilities (g,) in the sample, or None without probabilities.
+        attributes: the texts of each attribute. If there are several, their groups are crossed.
+        shares: shares (g,) of the groups in the sample.
+        near_shares: share (g,) of each group's images that are near the border.
         fingerprint: identifies the model, or None if it is unknown.
         person: direction (d,) along which images of people are positive, or None if every image has
             a group.
         doubt: why the labels cannot be trusted, or "".
-        sample: cosines of the people in the sample with the groups' texts, which are not saved.
 
     >>> queries = debias_queries(embed, "gender", reference=vectors)  # doctest: +SKIP
     >>> queries.index.save("gender-index.safetensors")  # doctest: +SKIP
     """
 
-    estimators: tuple[GroupEstimator, ...]
+    attributes: tuple[NearestText, ...]
     shares: Floats
-    expected_shares: Floats | None
+    near_shares: Floats
     fingerprint: Fingerprint | None
     person: Floats | None = None
     doubt: str = ""
-    sample: Floats | None = None
 
     def __post_init__(self) -> None:
         """Raise an error if arrays have the wrong shape or values, such as in a changed file."""
         g = len(self.names)
-        width = self.estimators[0].texts.shape[-1]
-        are_valid = [_are_shares(self.shares, g)]
-        if self.expected_shares is not None:
-            are_valid.append(_are_shares(self.expected_shares, g))
+        width = self.attributes[0].texts.shape[-1]
+        are_valid = [_are_shares(self.shares, g), _is_finite(self.near_shares, (g,))]
         if self.person is not None:
             are_valid.append(_is_finite(self.person, (width,)))
-        for estimator in self.estimators:
-            n = len(estimator.names)
-            are_valid.append(_is_finite(estimator.texts, (n, width)))
-            are_valid.append(_is_finite(estimator.offsets, (n,)))
-            if estimator.slopes is not None:
-                are_valid.append(_is_finite(estimator.slopes, (n, n)))
+        for attribute in self.attributes:
+            n = len(attribute.names)
+            are_valid.append(_is_finite(attribute.texts, (n, width)))
+            are_valid.append(_is_finite(attribute.borders, (n,)))
+            shape = (len(attribute.wordings), n, width)
+            are_valid.append(_is_finite(attribute.wordings, shape))
         if not all(are_valid):
             raise InvalidInputError(
-                f"index groups: expected finite texts, slopes and offsets of {g} groups, and shares"
-                " that sum to 1; fit them again with"
+                f"index groups: expected finite texts and borders of {g} groups, and shares that"
+                " sum to 1; fit them again with"
                 " vldebias.debias_queries(embed, attribute, reference=vectors)"
             )
 
@@ -119,7 +126,7 @@ class IndexGroups:
         least: int | None = None,
         nobody: Sequence[str] = NOBODY,
     ) -> IndexGroups:
-        """Estimate the groups of unlabelled vectors, and their shares.
+        """Label unlabelled vectors, and count the groups' shares.
 
         Args:
             model: the model that embeds the prompts.
@@ -156,23 +163,25 @@ class IndexGroups:
         cosines = products[_people(products, person), :-1]
         sampled = np.concatenate([_some(part) for part in parts])
         rows = _some(np.concatenate(samples)[_people(sampled, person)])
-        estimators = []
+        attributes = []
         doubt = ""
         for prompt_set, values, columns in zip(
             problem.attributes, texts, _split(cosines, texts), strict=True
         ):
             names = tuple(prompt_set.attributes)
-            estimators.append(GroupEstimator.fit(names, values, columns))
+            wordings = _wordings(problem, prompt_set, role)
+            unmeasured = NearestText(names, values, np.zeros(len(names)), wordings)
+            attributes.append(unmeasured.with_borders_of(columns))
             reason = _too_few(columns, names, least or FEWEST)
             reason = reason or _doubt_about_wordings(problem, prompt_set, role, rows)
             if reason and not doubt:
                 doubt = f"labels of {prompt_set.name!r} are unreliable here: {reason}"
-        return cls._with_shares(tuple(estimators), cosines, None, person, doubt)
+        return cls._with_shares(tuple(attributes), cosines, None, person, doubt)
 
     @classmethod
     def _with_shares(
         cls,
-        estimators: tuple[GroupEstimator, ...],
+        attributes: tuple[NearestText, ...],
         cosines: Floats,
         fingerprint: Fingerprint | None,
         person: Floats | None,
@@ -181,44 +190,37 @@ class IndexGroups:
         """Return the groups with their shares among some images of people.
 
         Args:
-            estimators: one estimator per attribute.
+            attributes: the texts of each attribute.
             cosines: cosines (n, all texts) of these images.
             fingerprint: identifies the model.
             person: direction of people.
             doubt: why the labels cannot be trusted, or "".
         """
-        groups = _predicted(estimators, cosines)
+        groups = _predicted(attributes, cosines)
         g = len(groups.names)
         # Without images, there are no shares, and `doubt` says so.
         shares = pool_shares(groups.codes, g) if len(cosines) else np.full(g, 1 / g)
-        means = None
-        if groups.probabilities is not None and len(cosines):
-            means = groups.probabilities.mean(axis=0)
-            if np.abs(means - shares).max() > _DISAGREE:
-                estimators = tuple(replace(estimator, slopes=None) for estimator in estimators)
-                means = None
-        return cls(estimators, shares, means, fingerprint, person, doubt, cosines)
+        near_shares = shares_near(groups.codes, cast("Mask", groups.is_near), g)
+        return cls(attributes, shares, near_shares, fingerprint, person, doubt)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of the groups, crossed if there are several attributes."""
-        width = sum(len(estimator.names) for estimator in self.estimators)
-        return _predicted(self.estimators, np.zeros((1, width))).names
+        return tuple(map("/".join, product(*(attribute.names for attribute in self.attributes))))
 
     @cached_property
     def _directions(self) -> Floats:
         """Return the texts of all attributes, and the direction of people or zeros (m, d)."""
-        texts = [estimator.texts for estimator in self.estimators]
+        texts = [attribute.texts for attribute in self.attributes]
         person = np.zeros_like(texts[0][0]) if self.person is None else self.person
         return np.concatenate([*texts, person[None]])
 
     def share_of_name(self) -> dict[str, float]:
-        """Return the groups' shares by name, by probability if there are probabilities."""
-        shares = self.shares if self.expected_shares is None else self.expected_shares
-        return dict(zip(self.names, shares.tolist(), strict=True))
+        """Return the groups' shares by name."""
+        return dict(zip(self.names, self.shares.tolist(), strict=True))
 
     def predict(self, features: AnyArray | Iterable[AnyArray]) -> Groups:
-        """Return the groups of vectors, with their probabilities if available.
+        """Return the groups of vectors.
 
         Vectors that are zero, NaN or infinite, or that show nobody, have no group.
 
@@ -228,101 +230,72 @@ class IndexGroups:
         blocks = [unit_products(block, self._directions) for block in _blocks(features)]
         products = np.concatenate(blocks)
         people = _people(products, self.person)
+        is_broken = np.isnan(products[:, 0])
         # NaN would be the largest value of a row.
-        groups = _predicted(self.estimators, np.where(people[:, None], products[:, :-1], 0.0))
-        codes = np.where(people, groups.codes, UNKNOWN)
-        return replace(groups, codes=codes, doubt=self.doubt)
+        cosines = products[:, :-1]
+        if is_broken.any():
+            cosines = np.where(is_broken[:, None], 0.0, cosines)
+        groups = _predicted(self.attributes, cosines)
+        codes = groups.codes if people.all() else np.where(people, groups.codes, UNKNOWN)
+        return replace(groups, codes=codes, doubt=self.doubt, is_broken=is_broken)
 
-    def within(self, features: AnyArray, shares: Mapping[str, float] | None = None) -> IndexGroups:
+    def __getattr__(self, name: str) -> object:
+        """Say what to do instead of a method that was removed."""
+        hint = REMOVED.get(f"IndexGroups.{name}", "")
+        raise AttributeError(f"IndexGroups has no attribute {name!r}{hint and '; '}{hint}")
+
+    @explain_keywords
+    def within(self, features: AnyArray) -> IndexGroups:
         """Return the groups and their shares behind a filter.
 
-        The probabilities are fitted again to these vectors, if there are enough of them, because
-        the shares behind a filter differ from those in the index. Results of a query are no
-        substitute for such a list, because they are as skewed as the query.
+        The shares and borders are measured again, because they differ from those in the index.
+        Results of a query are no substitute for such a list, because they are as skewed as the
+        query, and neither are a store's first rows, which are sorted by something. If fewer than
+        five vectors look like a group, or single wordings disagree about them, the results of a
+        search keep their order.
 
         Args:
-            features: vectors (n, d) of 300 or more documents that the store lists with the same
-                filter, or of all documents if there are fewer.
-            shares: the groups' true shares among these documents, if they are known. They move the
-                probabilities, but they are not the target of a search: the mean of estimated
-                probabilities differs from the true shares, so this target would be missed.
+            features: vectors (n, d) of 300 or more random documents that pass the filter, or of all
+                documents if there are fewer.
 
         Raises:
-            InvalidInputError: If no vector shows a person, or the shares do not sum to 1.
+            InvalidInputError: If no vector shows a person.
+
+        Warns:
+            SuspectInputWarning: If the labels cannot be trusted, or the two halves of the list have
+                different shares, so that it is not random.
         """
-        products = unit_products(features, self._directions)
-        cosines = products[_people(products, self.person), :-1]
-        if not len(cosines):
+        rows = as_floats(features, "features")
+        products = unit_products(rows, self._directions)
+        people = _people(products, self.person)
+        if not people.any():
             raise InvalidInputError(
                 f"within: none of the {len(products)} vectors shows a person; pass vectors that the"
                 " store lists with the same filter"
             )
-        texts = [estimator.texts for estimator in self.estimators]
-        fitted = []
-        for estimator, columns in zip(self.estimators, _split(cosines, texts), strict=True):
-            again = GroupEstimator.fit(estimator.names, estimator.texts, columns)
-            counts = np.bincount(columns.argmax(axis=1), minlength=len(estimator.names))
-            is_enough = counts.min() >= ENOUGH_PEOPLE and again.slopes is not None
-            fitted.append(again if is_enough and not estimator.by_probability else estimator)
-        if shares is not None:
-            known = requested_shares(shares, np.empty(0, np.intp), self.names)
-            table = known.reshape([len(estimator.names) for estimator in fitted])
-            parts = _split(cosines, texts)
-            for place, estimator in enumerate(fitted):
-                axes = tuple(axis for axis in range(table.ndim) if axis != place)
-                fitted[place] = estimator.with_known_shares(parts[place], table.sum(axis=axes))
-        return self._with_shares(tuple(fitted), cosines, self.fingerprint, self.person, self.doubt)
-
-    def calibrated(self, features: object, groups: Sequence[object]) -> IndexGroups:
-        """Return the groups with probabilities that fit images checked by hand.
-
-        In a small collection, about 120 labels of candidates leave less skew and retain more
-        results than any rule without labels. In a large index, more of the results stay, and more
-        of the skew is left.
-
-        Args:
-            features: vectors (n, d) of the checked images, 60 or more.
-            groups: their true groups (n,).
-
-        Raises:
-            InvalidInputError: If there are too few images or an unknown group, or if there are no
-                probabilities to calibrate.
-        """
-        is_fitted = all(estimator.slopes is not None for estimator in self.estimators)
-        if self.sample is None or not is_fitted:
-            raise InvalidInputError(
-                "calibrated: there are no probabilities, or the groups were loaded from a file; fit"
-                " them with reference=, a few thousand vectors"
+        cosines = products[people, :-1]
+        texts = [attribute.texts for attribute in self.attributes]
+        attributes = []
+        doubt = self.doubt
+        for attribute, columns in zip(self.attributes, _split(cosines, texts), strict=True):
+            attributes.append(attribute.with_borders_of(columns))
+            reason = _too_few(columns, attribute.names, _ENOUGH_LISTED)
+            if not reason and len(attribute.wordings):
+                reason = _doubt_about_filter(attribute, rows[people])
+            if reason and not doubt:
+                names = ", ".join(attribute.names)
+                doubt = f"labels of {names} are unreliable behind this filter: {reason}"
+        inside = self._with_shares(tuple(attributes), cosines, self.fingerprint, self.person, doubt)
+        problem = doubt and f"{doubt}, so the results of searches keep their order"
+        problem = problem or _disagreement_of_halves(self.predict(rows[people]))
+        if problem:
+            warn(
+                f"within: {problem}; expected random vectors with this filter", SuspectInputWarning
             )
-        products = unit_products(features, self._directions)
-        labels = list(map(str, groups))
-        unknown = sorted(set(labels) - set(self.names))
-        if unknown or len(labels) != len(products):
-            raise InvalidInputError(
-                f"calibrated: got {len(labels)} groups for {len(products)} vectors"
-                f"{f', among them {unknown}' if unknown else ''}; expected one of"
-                f" {list(self.names)} for each"
-            )
-        codes = np.array([self.names.index(label) for label in labels], np.intp)
-        is_used = np.isfinite(products[:, :-1]).all(axis=1)
-        if is_used.sum() < ENOUGH:
-            raise InvalidInputError(
-                f"calibrated: got {is_used.sum()} checked images; expected at least {ENOUGH}"
-            )
-        sizes = [len(estimator.names) for estimator in self.estimators]
-        parts = _split(products[is_used, :-1], [estimator.texts for estimator in self.estimators])
-        codes_of_attribute = np.unravel_index(codes[is_used], sizes)
-        fitted = []
-        for estimator, columns, truth in zip(
-            self.estimators, parts, codes_of_attribute, strict=True
-        ):
-            fitted.append(estimator.calibrated(columns, truth))
-        return self._with_shares(
-            tuple(fitted), self.sample, self.fingerprint, self.person, self.doubt
-        )
+        return inside
 
     def save(self, file: str | Path) -> None:
-        """Save the estimators, the shares and the model's fingerprint as safetensors.
+        """Save the texts, the shares and the model's fingerprint as safetensors.
 
         Raises:
             StorageError: If no space is left. An existing file then stays as it is.
@@ -331,23 +304,19 @@ class IndexGroups:
 
         from vldebias.utils.files import write_atomically
 
-        tensors = {"shares": self.shares}
-        if self.expected_shares is not None:
-            tensors["expected_shares"] = self.expected_shares
+        tensors = {"shares": self.shares, "near_shares": self.near_shares}
         if self.person is not None:
             tensors["person"] = self.person
-        for number, estimator in enumerate(self.estimators):
-            tensors[f"{number}.texts"] = estimator.texts
-            tensors[f"{number}.offsets"] = estimator.offsets
-            if estimator.slopes is not None:
-                tensors[f"{number}.slopes"] = estimator.slopes
+        for number, attribute in enumerate(self.attributes):
+            tensors[f"{number}.texts"] = attribute.texts
+            tensors[f"{number}.borders"] = attribute.borders
+            tensors[f"{number}.wordings"] = attribute.wordings
         tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         mark = None if self.fingerprint is None else self.fingerprint.to_dict()
         header = {
             "kind": _KIND,
-            FORMAT: "1",
-            "names": json.dumps([estimator.names for estimator in self.estimators]),
-            "by_probability": json.dumps([part.by_probability for part in self.estimators]),
+            FORMAT: str(_FORMAT),
+            "names": json.dumps([attribute.names for attribute in self.attributes]),
             "doubt": self.doubt,
             "fingerprint": json.dumps(mark),
         }
@@ -389,7 +358,13 @@ class IndexGroups:
         # The header of a safetensors file only contains strings.
         if isinstance(stated, str) and re.fullmatch("[0-9]{1,18}", stated):
             stated = int(stated)
-        check_format({FORMAT: stated}, file)
+        check_format({FORMAT: stated}, file, newest=_FORMAT)
+        if stated == 1:
+            raise InvalidInputError(
+                f"{file}: got format 1, which has shares by probability; expected shares by label:"
+                " fit them again with vldebias.debias_queries(embed, attribute, reference=vectors),"
+                " and save the new queries.index"
+            )
         if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"
@@ -400,23 +375,15 @@ class IndexGroups:
                 f"{file}: contains the shares of {names_of_attributes}, but the prompt sets have"
                 f" {[list(names) for names in groups]}; pass reference= to fit the queries again"
             )
-        estimators = []
-        are_by_probability = json.loads(header["by_probability"])
+        attributes = []
         for number, names in enumerate(names_of_attributes):
-            estimators.append(
-                GroupEstimator(
-                    tuple(names),
-                    tensors[f"{number}.texts"],
-                    tensors.get(f"{number}.slopes"),
-                    tensors[f"{number}.offsets"],
-                    are_by_probability[number],
-                )
-            )
+            parts = [tensors[f"{number}.{part}"] for part in ("texts", "borders", "wordings")]
+            attributes.append(NearestText(tuple(names), *parts))
         mark = json.loads(header["fingerprint"])
         loaded = cls(
-            tuple(estimators),
+            tuple(attributes),
             tensors["shares"],
-            tensors.get("expected_shares"),
+            tensors["near_shares"],
             None if mark is None else Fingerprint(**mark),
             tensors.get("person"),
             header["doubt"],
@@ -428,7 +395,7 @@ class IndexGroups:
     def _check_model(self, host: Host, file: str | Path) -> None:
         """Raise an error unless the groups were fitted to this model."""
         fingerprint = host.fingerprint()
-        is_other = self.estimators[0].texts.shape[1] != host.dim(host.roles[0])
+        is_other = self.attributes[0].texts.shape[1] != host.dim(host.roles[0])
         if self.fingerprint is not None and fingerprint is not None:
             is_other |= not self.fingerprint.same_texts(fingerprint)
         if is_other:
@@ -438,18 +405,18 @@ class IndexGroups:
             )
 
 
-def _predicted(estimators: Sequence[GroupEstimator], cosines: Floats) -> Groups:
-    """Return the groups of images according to fitted estimators, crossed if there are several.
+def _predicted(attributes: Sequence[NearestText], cosines: Floats) -> Groups:
+    """Return the groups of images by nearest text, crossed if there are several attributes.
 
     Args:
-        estimators: one estimator per attribute.
+        attributes: the texts of each attribute.
         cosines: cosines (n, m) with the texts of all attributes.
     """
     parts = []
-    columns = _split(cosines, [estimator.texts for estimator in estimators])
-    for estimator, cosines_of_attribute in zip(estimators, columns, strict=True):
-        predicted = estimator.predict(cosines_of_attribute)
-        parts.append(Groups(estimator.names, *predicted, ZERO_SHOT))
+    columns = _split(cosines, [attribute.texts for attribute in attributes])
+    for attribute, cosines_of_attribute in zip(attributes, columns, strict=True):
+        codes, is_near = attribute.predict(cosines_of_attribute)
+        parts.append(Groups(attribute.names, codes, is_near=is_near, source=ZERO_SHOT))
     return Groups.crossed(parts)
 
 
@@ -506,6 +473,48 @@ def _too_few(cosines: Floats, names: Sequence[str], least: int) -> str:
     if not lacking:
         return ""
     return f"fewer than {least} of {len(cosines):,} images look like {', '.join(lacking)}"
+
+
+def _doubt_about_filter(attribute: NearestText, rows: Floats) -> str:
+    """Return how much single wordings disagree about vectors (n, d), or "" if they agree."""
+    import torch
+
+    from vldebias.methods.gates import mean_kappa
+
+    tensors = map(torch.from_numpy, (rows, attribute.texts, attribute.wordings))
+    kappa = mean_kappa(*tensors)
+    if kappa >= _AGREE_LISTED:
+        return ""
+    return f"single wordings agree with a kappa of {kappa:.2f}; {_AGREE_LISTED} is needed"
+
+
+def _disagreement_of_halves(groups: Groups) -> str:
+    """Return how the shares in the two halves of a list differ beyond chance, or ""."""
+    middle = len(groups.codes) // 2
+    g = len(groups.names)
+    halves = [pool_shares(part, g) for part in (groups.codes[:middle], groups.codes[middle:])]
+    pooled = pool_shares(groups.codes, g)
+    deviations = np.sqrt(pooled * (1 - pooled) * 4 / len(groups.codes))
+    differences = np.abs(halves[0] - halves[1])
+    if not (differences > _DISAGREE * deviations).any():
+        return ""
+    group = int(differences.argmax())
+    return (
+        f"the share of {groups.names[group]} is {halves[0][group]:.2f} in the first half of the"
+        f" vectors and {halves[1][group]:.2f} in the second"
+    )
+
+
+def _wordings(problem: Problem, prompt_set: PromptSet, role: str) -> Floats:
+    """Return the unit text embeddings (w, g, d) of single wordings, or none if there are few."""
+    from vldebias.methods.gates import wordings_of
+
+    try:
+        wordings: Floats = wordings_of(problem, prompt_set, role)[0].numpy()
+    except InvalidInputError:
+        # A mapping may only contain the texts that name the values.
+        wordings = np.empty((0, len(prompt_set.attributes), problem.host.dim(role)))
+    return wordings
 
 
 def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, rows: Floats) -> str:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
 from vldebias.reranking.groups import ZERO_SHOT
-from vldebias.reranking.ids import as_ids
+from vldebias.reranking.ids import as_ids, first_fraction
 from vldebias.reranking.index import IndexGroups
-from vldebias.reranking.orders import expected, quota
+from vldebias.reranking.orders import quota
 from vldebias.reranking.report import AS_FOUND, Report
 
 # Number of results to read for each one that is shown, at first and at most. The number is doubled,
@@ -21,6 +21,13 @@ from vldebias.reranking.report import AS_FOUND, Report
 FIRST, MOST = 5, 400
 _MOST_TIMES = 8.0  # Few results say little about how many times as many are needed.
 _SPREAD = 2.0  # standard deviations of a group's number of places that are read in addition
+
+# Approximate indexes may return some results out of order, up to this share of the places.
+_MOST_RISES = 0.1
+# The scores of this many results are compared with their vectors' similarity to the query. If it
+# explains less of their variance, the vectors are those of other results or of another model.
+_ENOUGH_TO_COMPARE = 20
+_FOLLOWS = 0.5
 
 IndexCall = Callable[[NDArray[np.floating], int], tuple[object, object, object]]
 """Function from a query vector (d,) and n to the ids, scores and vectors of the best n results."""
@@ -45,30 +52,60 @@ class _Results:
         self._vector = vector
         self._groups = groups
         self._n_requested = 0
+        self._is_end = False
         self.ids: NDArray[np.generic] = np.empty(0, np.int64)
         self.scores: Floats = np.empty(0)
         self.labels = groups.predict(np.empty((0, len(vector))))
+        self._features: NDArray[np.floating] = np.empty((0, len(vector)))
 
     def read(self, n: int) -> tuple[int, bool]:
         """Read the best n results, and return how many there are and whether there are no more."""
-        if n > self._n_requested:
+        if n > self._n_requested and not self._is_end:
             found = results_of(self._call(self._vector, n), len(self._vector))
-            ids, scores, features = found
-            self.ids, self.scores, features = ids[:n], scores[:n], features[:n]
-            self.labels = self._groups.predict(features)
+            self.ids, self.scores, self._features = found[0][:n], found[1][:n], found[2][:n]
+            self.labels = self._groups.predict(self._features)
             self._n_requested = n
+            self._is_end = len(self.ids) < n
         return min(n, len(self.ids)), len(self.ids) < n
+
+    def problem(self) -> str:
+        """Return why the vectors of the results cannot be used, or ""."""
+        is_broken = self.labels.is_broken
+        if is_broken is not None and is_broken.any():
+            first = self.ids.tolist()[int(is_broken.argmax())]
+            return (
+                f"index_call: {int(is_broken.sum())} of {len(is_broken)} vectors have no direction"
+                f" (zeros, NaN or infinite), the first is that of id {first!r}; their group is"
+                " unknown, so they keep their places"
+            )
+        if len(self.ids) < _ENOUGH_TO_COMPARE or np.ptp(self.scores) == 0:
+            return ""
+        # Cosines, inner products and squared distances are all sums of multiples of these.
+        vectors = self._features.astype(np.float64)
+        products = vectors @ self._vector.astype(np.float64)
+        squares = np.einsum("nd,nd->n", vectors, vectors)
+        ones = np.ones_like(squares)
+        inputs = np.stack([products / np.sqrt(squares), products, squares, ones], axis=1)
+        fitted = inputs @ np.linalg.lstsq(inputs, self.scores, rcond=None)[0]
+        explained = 1 - np.var(self.scores - fitted) / np.var(self.scores)
+        if explained >= _FOLLOWS:
+            return ""
+        return (
+            "index_call: the scores do not follow the vectors' similarity to the query (R2"
+            f" {explained:.2f}), from the first result, id {self.ids.tolist()[0]!r}; return each"
+            " result's own vector, by the model that embeds the queries"
+        )
 
     def candidates(self, rows: Rows) -> Candidates:
         """Return some of the results as candidates."""
-        p = self.labels.probabilities
+        is_near = self.labels.is_near
         return Candidates(
             self.scores[rows],
             self.labels.codes[rows],
             self.labels.names,
             self._groups.shares,
-            None if p is None else p[rows],
-            self._groups.expected_shares,
+            is_near=None if is_near is None else is_near[rows],
+            near_shares=self._groups.near_shares,
         )
 
 
@@ -110,26 +147,32 @@ def search_page(
         order = candidates.ranked[:k]
         return _report(results, rows, candidates, about, order, query, reason)
     shown = np.empty(0, np.intp)
+    order = np.empty(0, np.intp)
     n = 0
     for number in range(1, page + 1):
         n = max(n, FIRST * k * number)
-        rows, candidates, missing = _remaining(results, n, shown, k)
+        rows, candidates, missing = _remaining(results, groups, n, shown, k)
+        if not len(rows):
+            order = rows  # All results are on earlier pages.
+            break
         while missing > 1 and n < MOST * k * number:
             # Every call of an index costs a search, so several doublings are one call.
             n = min(n * 2 ** math.ceil(math.log2(missing)), MOST * k * number)
-            rows, candidates, missing = _remaining(results, n, shown, k)
-        method = quota if groups.expected_shares is None else expected
-        order = method(candidates, min(k, len(candidates)))
+            rows, candidates, missing = _remaining(results, groups, n, shown, k)
+        order = quota(candidates, min(k, len(candidates)))
         shown = np.concatenate([shown, rows[order]])
-    about = (method.__name__, "index shares", ZERO_SHOT)
+    about = (quota.__name__, "index shares", ZERO_SHOT)
     return _report(results, rows, candidates, about, order, query, "")
 
 
-def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Candidates, float]:
+def _remaining(
+    results: _Results, groups: IndexGroups, n: int, shown: Rows, k: int
+) -> tuple[Rows, Candidates, float]:
     """Return the results that no page has shown, and how many times as many are needed.
 
     Args:
         results: the results of the index.
+        groups: the groups of the index's vectors, and their shares.
         n: number of results to read.
         shown: rows of the results on earlier pages.
         k: number of results per page.
@@ -141,12 +184,16 @@ def _remaining(results: _Results, n: int, shown: Rows, k: int) -> tuple[Rows, Ca
     n_found, is_end = results.read(n)
     rows = np.setdiff1d(np.arange(n_found), shown)
     candidates = results.candidates(rows)
-    codes, shares = candidates.codes, candidates.shares
+    codes = candidates.codes
+    is_near = np.zeros(len(codes), bool) if candidates.is_near is None else candidates.is_near
+    # Each group's candidates near the border, and its others, must fill their own places.
+    near_shares = groups.near_shares
+    shares = np.concatenate([groups.shares * (1 - near_shares), groups.shares * near_shares])
     places = int((codes[:k] != UNKNOWN).sum())
-    # Exchanges may give a group more places than its share.
     needed = places * shares + _SPREAD * np.sqrt(places * shares * (1 - shares)) + 1
     needed = np.where(shares > 0, np.minimum(places, np.ceil(needed)), 0)
-    available = np.bincount(codes[codes != UNKNOWN], minlength=len(shares))
+    g = len(groups.shares)
+    available = np.bincount(codes[codes >= 0] + g * is_near[codes >= 0], minlength=2 * g)
     if is_end or bool((available >= needed).all()):
         return rows, candidates, 1.0
     # Nothing is known about the share of a group of which nothing was found.
@@ -166,7 +213,8 @@ def _report(
     """Return the report on a page, whose results have not been checked."""
     unchecked = np.full(len(rows), UNKNOWN)
     keys = results.ids[rows]
-    return Report(candidates, about, order, keys, unchecked, query, reason=reason)
+    problem = results.problem()
+    return Report(candidates, about, order, keys, unchecked, query, reason=reason, problem=problem)
 
 
 def results_of(
@@ -179,8 +227,8 @@ def results_of(
         width: width d of the query's vector.
 
     Raises:
-        InvalidInputError: If ids, scores or vectors are missing, their lengths differ, or the
-            scores increase.
+        InvalidInputError: If ids, scores or vectors are missing, their lengths differ, ids have
+            fractions, or scores increase.
     """
     parts = tuple(found) if isinstance(found, tuple | list) else ()
     if len(parts) != 3 or any(part is None for part in parts):
@@ -189,6 +237,11 @@ def results_of(
             f" {str(found)[:60]}; ask the index to return vectors too"
         )
     ids = as_ids(parts[0])
+    fractional = first_fraction(ids)
+    if fractional is not None:
+        raise InvalidInputError(
+            f"index_call: got ids such as {fractional}; return ids, scores, vectors, in this order"
+        )
     scores = as_floats(parts[1], "index_call: scores")
     features = parts[2]
     if not (isinstance(features, np.ndarray) and features.dtype == np.float32):
@@ -205,10 +258,15 @@ def results_of(
         ids, scores, features = ids[~is_missing], scores[~is_missing], features[~is_missing]
     if not np.isfinite(scores).all():
         raise InvalidInputError("index_call: expected finite scores, got NaN or infinity")
-    if len(scores) > 1 and scores[0] < scores[-1]:
+    falls = scores[1:] <= scores[:-1]
+    if falls.all():
+        return ids, scores, features
+    rises = int((~falls).sum())
+    if rises > _MOST_RISES * len(falls):
         raise InvalidInputError(
-            f"index_call: the scores rise from {scores[0]:g} to {scores[-1]:g}, but the best result"
-            " must come first; return -distance if these are distances"
+            f"index_call: the scores rise in {rises} of {len(falls)} places, such as from"
+            f" {scores[falls.argmin()]:g} to {scores[falls.argmin() + 1]:g}, but the best result"
+            " must come first; return ids, scores, vectors, and -distance if these are distances"
         )
     order = np.argsort(-scores, kind="stable")
     return ids[order], scores[order], features[order]

@@ -1,4 +1,4 @@
-"""Implement re-ranking methods: this package's quotas, and FA*IR.
+"""Implement re-ranking methods: this package's quota, and FA*IR.
 
 Every method takes `Candidates` and k, and returns the rows (k,) of the top candidates in their new
 order.
@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ TINY = 1e-9
 # Number of places to look ahead. A group with a share of s is due every 1 / s places, but looking
 # this far would take 1 / s times as long, and the groups that are due sooner leave room for it.
 _HORIZON = 1000
+_MOST_CACHED = 2000  # longest list whose windows are kept for the next query
 Counts = NDArray[np.integer]
 Bounds = Callable[[Floats, int], tuple[Counts, Counts]]
 """Function that takes the shares of g groups and a length, and returns the minimum and the maximum
@@ -34,6 +35,11 @@ def quota(candidates: Candidates, k: int) -> Rows:
     candidates. Each place goes to the best candidate that can take it without forcing a violation
     later. If a group has no candidates left, the other groups take its places in proportion to
     their shares. Candidates whose group is unknown keep their places.
+
+    A query that favours a group also favours images of other groups that are mistaken for this
+    group, and these lie near the border. Therefore, if the groups are uncertain, the places of each
+    group are dealt to its candidates near the border and to its others, by a quota as above with
+    `candidates.near_shares`.
 
     Args:
         candidates: the candidates for one query.
@@ -50,113 +56,19 @@ def quota(candidates: Candidates, k: int) -> Rows:
     >>> rerank([0.9, 0.8, 0.7, 0.2, 0.1], 4, labels=groups, shares="even").tolist()
     [0, 3, 1, 4]
     """
-    return _merge(candidates, k, _within_one)
-
-
-def expected(candidates: Candidates, k: int, *, weight: float = 0.4) -> Rows:
-    """Return the top k by score, with group counts that allow for doubtful labels.
-
-    A query that favours a group also favours images that are labelled as another group by mistake,
-    so the quota by labels does not reach the requested shares. The sum of the group probabilities
-    over the results shows most of what is missing. Starting from the quota's count of each group,
-    results are exchanged one by one until this sum is closest to a target between the quota's and
-    the requested shares. Every prefix is then within one and a half results of the shares of these
-    counts. This is half a result more than for the quota, so the order is closer to the scores.
-
-    If the probabilities of the top k by score sum to the requested shares, within half a result,
-    and deviate from them by at most two results in every prefix, the order does not change. If all
-    probabilities are 0 or 1, the top k are the quota's, in another order. If all candidates are
-    shown, nothing can be exchanged, so the order is the quota's. Candidates whose group is unknown
-    keep their places.
-
-    Args:
-        candidates: the candidates for one query, with probabilities.
-        k: number of results.
-        weight: position of the target, from 0 (the quota) to 1 (the requested shares). By default,
-            less skew is left than by the quota, and at most three percentage points fewer results
-            are kept. At 1, less skew is left and fewer results are kept.
-
-    Returns:
-        Rows (k,) of the candidates in their new order.
-
-    Raises:
-        InvalidInputError: If there are no probabilities, or the weight is outside [0, 1].
-
-    Source: this package.
-
-    >>> from vldebias import rerank
-    >>> male = [0.9, 0.9, 0.9, 0.9, 0.6, 0.1, 0.1, 0.1]
-    >>> probabilities = {"m": male, "f": [1 - p for p in male]}
-    >>> rerank([8, 7, 6, 5, 4, 3, 2, 1], 4, probabilities=probabilities, shares="even").tolist()
-    [0, 1, 5, 6]
-    """
-    p = candidates.probabilities
-    if p is None:
-        raise InvalidInputError(
-            "method 'expected' needs probabilities; pass probabilities=, or features= with"
-            " attribute= and model=, or use method='quota'"
-        )
-    if not 0 <= weight <= 1:
-        raise InvalidInputError(f"weight: expected a number in [0, 1], got {weight}")
     ranked = candidates.ranked
-    is_known = candidates.codes[ranked] != UNKNOWN
-    if not is_known.all():
-        # Order the known candidates among the places that they have by score.
-        known = ranked[is_known]
-        places = np.flatnonzero(is_known[:k])
-        rows = ranked[:k].copy()
-        rows[places] = known[expected(candidates.subset(known), len(places), weight=weight)]
-        return rows
-    shares = candidates.shares
-    if candidates.expected_shares is not None:
-        shares = candidates.expected_shares
-    if k == len(candidates):
-        return quota(candidates, k)
-    places = np.arange(1, k + 1)[:, None]
-    deviations = np.abs(p[ranked[:k]].cumsum(axis=0) - places * shares).max(axis=1)
-    if not k or (deviations[-1] <= 0.5 and deviations.max() <= 2):
-        return ranked[:k]
-    by_quota = quota(candidates, k)
-    counts = np.bincount(candidates.codes[by_quota], minlength=len(shares))
-    excess = weight * (p[by_quota].sum(axis=0) - k * shares)
-    codes = candidates.codes[ranked]
-    ranks_of_group = [(codes == group).nonzero()[0] for group in range(len(shares))]
-    counts = _exchanged(counts, [p[ranked[ranks[: k + 1]]] for ranks in ranks_of_group], excess)
-    parts = [ranks[:count] for ranks, count in zip(ranks_of_group, counts, strict=True)]
-    top = ranked[np.sort(np.concatenate(parts))]
-    chosen = replace(candidates.subset(top), shares=counts / k)
-    return top[_merge(chosen, k, _within_one_and_a_half)]
-
-
-def _exchanged(counts: Rows, tables: Sequence[Floats], excess: Floats) -> Rows:
-    """Return the group counts (g,) after all exchanges that bring the excess closer to 0.
-
-    Args:
-        counts: number of results (g,) from each group.
-        tables: probabilities (n, g) of each group's candidates, best first.
-        excess: sum of the probabilities (g,) of the results, minus its target.
-    """
-    counts = counts.copy()
-    g = len(counts)
-    available = np.array([len(table) for table in tables])
-    # Pad each table with a row of zeros at both ends, where a group has no candidate to exchange.
-    padded = [np.concatenate([np.zeros((1, g)), table, np.zeros((1, g))]) for table in tables]
-    is_same = np.eye(g, dtype=bool)
-    # No group can be exchanged more often than it has results.
-    for _ in range(g * int(counts.sum())):
-        last = np.stack([table[count] for table, count in zip(padded, counts, strict=True)])
-        following = [table[count + 1] for table, count in zip(padded, counts, strict=True)]
-        # The excess (g, g, g) after each exchange of one group's last for another's next candidate.
-        exchanged = excess - last[:, None] + np.stack(following)
-        distances = (exchanged**2).sum(axis=2)
-        distances[is_same | (counts == 0)[:, None] | (counts >= available)] = np.inf
-        leaving, entering = np.unravel_index(distances.argmin(), distances.shape)
-        if not distances[leaving, entering] < (excess**2).sum() - TINY:
-            break
-        excess = exchanged[leaving, entering]
-        counts[leaving] -= 1
-        counts[entering] += 1
-    return counts
+    codes = candidates.codes.take(ranked)
+    ranks = _merge(codes, candidates.shares, k, _within_one)
+    if candidates.is_near is not None and candidates.near_shares is not None:
+        is_near = candidates.is_near.take(ranked)
+        for group, near_share in enumerate(candidates.near_shares):
+            places = np.flatnonzero(codes[ranks] == group)
+            own = np.flatnonzero(codes == group)
+            if 0 < near_share < 1:
+                parts = is_near[own].astype(np.intp)
+                shares = np.array([1 - near_share, near_share])
+                ranks[places] = own[_merge(parts, shares, len(places), _within_one)]
+    return ranked.take(ranks)
 
 
 def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
@@ -203,7 +115,8 @@ def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
         minima = np.minimum(lowest, np.stack(quantiles, axis=1))
         return minima, np.broadcast_to(places, lowest.shape)
 
-    return _merge(candidates, k, bounds)
+    ranked = candidates.ranked
+    return ranked.take(_merge(candidates.codes.take(ranked), candidates.shares, k, bounds))
 
 
 def _within_one(shares: Floats, length: int) -> tuple[Counts, Counts]:
@@ -219,23 +132,18 @@ def _within_one(shares: Floats, length: int) -> tuple[Counts, Counts]:
     return lowest.T, highest.T
 
 
-def _within_one_and_a_half(shares: Floats, length: int) -> tuple[Counts, Counts]:
-    """Return bounds like those of `_within_one`, with 0.5 subtracted below and added above."""
-    exact = shares * np.arange(1, length + 1)[:, None]
-    lowest = np.floor(exact - 0.5 + TINY).astype(np.intp)
-    highest = np.ceil(exact + 0.5 - TINY).astype(np.intp)
-    return np.maximum(lowest, 0), highest
+def _merge(codes: NDArray[np.integer], shares: Floats, k: int, bounds: Bounds) -> Rows:
+    """Return the top k ranks by score, with every prefix within its bounds.
 
+    The groups are merged until one of them is empty. The remaining groups are then merged, and so
+    on.
 
-def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
-    """Return the top k rows by score, with every prefix within its bounds.
-
-    Candidates are numbered by rank, starting from 0. The groups are merged until one of them is
-    empty. The remaining groups are then merged, and so on.
+    Args:
+        codes: groups (n,) by rank, counted from 0.
+        shares: requested shares (g,).
+        k: number of ranks.
+        bounds: function that returns the bounds.
     """
-    ranked = candidates.ranked
-    codes = candidates.codes.take(ranked)
-    shares = candidates.shares
     count = int(np.count_nonzero(codes[:k] != UNKNOWN))
     # The ranks of each group's remaining candidates, best first.
     remaining = [(codes == group).nonzero()[0] for group in range(len(shares))]
@@ -263,7 +171,7 @@ def _merge(candidates: Candidates, k: int, bounds: Bounds) -> Rows:
         if n_placed < count:
             placed = np.bincount(codes[part], minlength=len(shares))
             remaining = [ranks[number:] for ranks, number in zip(remaining, placed, strict=True)]
-    return ranked.take(_with_unknown(np.concatenate(parts)[:count], codes, k))
+    return _with_unknown(np.concatenate(parts)[:count], codes, k)
 
 
 def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
@@ -275,14 +183,10 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     window and behind its predecessor. The second group fills the other places.
     """
     first, second = ranks_of_group
-    minima, maxima = bounds(shares, length)
-    places = np.arange(1, length + 1, dtype=minima.dtype)
-    lowest = np.maximum(minima[:, 0], places - maxima[:, 1])
-    highest = np.minimum(maxima[:, 0], places - minima[:, 1])
+    windows = _cached_windows if length <= _MOST_CACHED else _windows
+    earliest, latest, end = windows(bounds, (*shares.tolist(),), length, len(first))
     j = np.arange(1, len(first) + 1)
     by_score = j + np.searchsorted(second, first)
-    earliest = _first_places(highest, len(first))
-    latest = _first_places(lowest, len(first))
     taken = np.maximum.accumulate(np.minimum(np.maximum(by_score, earliest), latest) - j) + j
     places_of_first = taken[taken <= length] - 1
     is_second = np.ones(length, dtype=bool)
@@ -292,10 +196,36 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     sequence[places_of_first] = first[: len(places_of_first)]
     sequence[places_of_second[: len(second)]] = second[: len(places_of_second)]
     # Stop where either group is due but has no candidates left.
-    end = int(np.count_nonzero(lowest <= len(first)))
     if len(places_of_second) > len(second):
         end = min(end, int(places_of_second[len(second)]))
     return sequence[:end]
+
+
+def _windows(
+    bounds: Bounds, shares: tuple[float, ...], length: int, n: int
+) -> tuple[Rows, Rows, int]:
+    """Return the first and the last place (n,) that candidates of the first of two groups may take.
+
+    They only depend on the shares and numbers, so they are the same for all queries of a search.
+
+    Args:
+        bounds: function that returns the bounds.
+        shares: shares of the two groups.
+        length: number of places.
+        n: number of candidates of the first group.
+
+    Returns:
+        The first places, the last places, and the place at which the group needs more candidates.
+    """
+    minima, maxima = bounds(np.array(shares), length)
+    places = np.arange(1, length + 1, dtype=minima.dtype)
+    lowest = np.maximum(minima[:, 0], places - maxima[:, 1])
+    highest = np.minimum(maxima[:, 0], places - minima[:, 1])
+    end = int(np.count_nonzero(lowest <= n))
+    return _first_places(highest, n), _first_places(lowest, n), end
+
+
+_cached_windows = lru_cache(maxsize=64)(_windows)
 
 
 def _first_places(counts: Counts, n: int) -> Rows:

@@ -36,6 +36,7 @@ class Report:
         query: text of the query, if known.
         how_to_check: how to pass the true groups of some results.
         reason: why the results keep their order, or "" if they were re-ranked.
+        problem: what is wrong with the vectors of the results, or "".
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -58,6 +59,7 @@ class Report:
         " `checked`"
     )
     reason: str = ""
+    problem: str = ""
 
     @property
     def before(self) -> Rows:
@@ -119,13 +121,13 @@ class Report:
     @property
     def notes(self) -> list[str]:
         """Return what to know about the requested shares."""
-        notes = []
+        notes = [self.problem] if self.problem else []
         n, k = len(self.candidates), len(self.order)
         names, shares = self.candidates.names, self.candidates.shares
         if not k:
             return ["nothing was found"]
         if self.about[0] == AS_FOUND:
-            return []
+            return notes
         if self.about[1] == f"{POOL} shares" and k < n / 4:
             notes.append(
                 f"the shares are those of these {n:,} candidates; if they are the first results of"

@@ -82,7 +82,8 @@ def evaluate(
         reference: image features (m, d), in any form that `images` accepts. Methods are then the
             ones that `vldebias.debias` attaches with these images: "default+reference", and for
             closed forms "cali+equalise" and the like.
-        reference_labels: labels of these m images, for methods that need labels. Default: the
+        reference_labels: labels of these m images, for methods that need labels, and in the column
+            "class", for the boundary of a classifier (`vldebias.methods.Reference`). Default: the
             labels in the reference, or the model's zero-shot labels.
         split: data set split to measure.
         root: folder that contains the data sets.

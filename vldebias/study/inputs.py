@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from vldebias import programs
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.embeddings import Embeddings, Texts, load_texts, open_embeddings
@@ -220,9 +221,9 @@ class Inputs(Mapping[str, Any]):
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
         rows = embed_images(images, encoder, self.options.cache, progress=self.progress)
-        left_out = images.about.get("files left out")
-        if left_out:
-            rows = replace(rows, about={**rows.about, "files left out": left_out})
+        for fact in ("files left out", "answers"):
+            if fact in images.about:
+                rows = replace(rows, about={**rows.about, fact: images.about[fact]})
         for sentence in left_out_of(rows.about):
             self.progress.print_line(f"{name}: {sentence}")
         skipped: Sequence[Mapping[str, str]] = rows.about.get("skipped") or []
@@ -382,7 +383,8 @@ def images_of_folder(folder: Path) -> ImageData:
     """Open all images in a folder, with the names of its subfolders as the column "folder".
 
     Nested folders are included. Hidden files, temporary files and other files that are not images
-    are skipped and listed in `about`.
+    are skipped and listed in `about`. If people have labelled the images (`vldebias label`), there
+    is also a column for each attribute that they were asked about.
     """
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]
@@ -396,9 +398,18 @@ def images_of_folder(folder: Path) -> ImageData:
     for file in files:
         parent, slash, _ = file.partition("/")
         labels.append(parent if slash else "")
-    other_kinds = [file for file in below if not is_picture(file)]
-    facts = {"files left out": [*litter, *other_kinds]} if litter or other_kinds else {}
     columns = {"folder": Labels.from_values(labels)}
+    note_of_file: dict[str, str] = {}
+    for labels_of_people in programs.hooks("answers"):
+        answered, notes = labels_of_people(folder, files)
+        columns |= {name: Labels.from_values(values) for name, values in answered.items()}
+        note_of_file |= notes
+    other_kinds = [file for file in below if not is_picture(file) and file not in note_of_file]
+    facts = {}
+    if litter or other_kinds:
+        facts["files left out"] = [*litter, *other_kinds]
+    if note_of_file:
+        facts["answers"] = [f"{file}: {note}" for file, note in note_of_file.items()]
     return file_images(folder.name, "all", folder, files, columns, about=facts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
@@ -20,7 +21,7 @@ from vldebias.report.conclusion import Conclusion, paid, worded
 from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
-from vldebias.utils.phrases import quantity
+from vldebias.utils.phrases import capitalised, quantity
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.int64]
@@ -40,6 +41,9 @@ TITLES = {
 WATCHED = ("zero_shot_accuracy", "recall@1 image->text")
 """Scores that show whether training harms the model. The first one that was measured is used, which
 is retrieval if the held-out data have no classes."""
+
+END, HALFWAY = "end", "half way"
+"""Names of the checkpoints between which a run with held-out data chooses."""
 
 # Scores that training is meant to improve.
 LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
@@ -144,48 +148,55 @@ def fall_below_start(conclusions: Sequence[Conclusion], history: Sequence[Entry]
     }
 
 
-class Halfway(TypedDict):
-    """The watched score of the weights half way between the start and the end of training.
+class Checkpoints(TypedDict):
+    """Held-out scores of the two checkpoints between which a run chooses.
 
     Attributes:
-        score: name of the score.
-        value: its value half way.
-        from_start: change from the starting model, with its 95% interval.
-        from_end: change from the trained model, with its 95% interval.
+        saved: the checkpoint that is saved, "end" or "half way".
+        score: name of the score that decides.
+        images: number of held-out images that decide.
+        choice: this score of each checkpoint on these images.
+        end: all scores at the end of training, on the other images.
+        halfway: all scores half way between start and end, on the other images.
     """
 
+    saved: str
     score: str
-    value: float
-    from_start: Change
-    from_end: Change
+    images: int
+    choice: dict[str, float]
+    end: dict[str, float]
+    halfway: dict[str, float]
 
 
-def halfway_change(
-    start: Mapping[str, Tensor], end: Mapping[str, Tensor], half: Mapping[str, Tensor]
-) -> Halfway | None:
-    """Compare the watched score half way with both ends, or return None if nothing was scored.
+def deciding_score(scores: Mapping[str, float]) -> tuple[str, float]:
+    """Return the name and value of the score by which checkpoints are compared.
+
+    This is zero-shot accuracy. Without classes, it is the mean of all recalls, as in VSE++ (Faghri
+    et al., 2018), because few pairs can distinguish models by a single recall. The value is 0 if
+    features are not finite.
 
     Args:
-        start: scores (n,) of all images by name, as for `conclusions_of_training`.
-        end: scores (n,) after training, in the same form.
-        half: scores (n,) half way, in the same form.
+        scores: held-out scores, as returned by `Monitor.summary`.
     """
-    ends = []
-    for other in (start, end):
-        for name, old, new, groups in _compared(other, half, {}):
-            measured = _measured(name, old, new, groups) if name in WATCHED else None
-            if measured is not None:
-                ends.append(measured)
-                break
-    if len(ends) < 2:
-        return None
-    from_start, from_end = ends
-    return {
-        "score": from_end.metric,
-        "value": from_end.after,
-        "from_start": from_start.change,
-        "from_end": from_end.change,
-    }
+    accuracy = scores.get("zero_shot_accuracy", math.nan)
+    if math.isfinite(accuracy):
+        return "zero_shot_accuracy", accuracy
+    recalls = [value for name, value in scores.items() if name.startswith("recall")]
+    return "mean recall", float(np.nan_to_num(np.mean(recalls or 0)))
+
+
+def describe_choice(checkpoints: Checkpoints) -> str:
+    """Return a sentence with the scores of both checkpoints on both halves of the held-out data."""
+    name = checkpoints["score"]
+    choice = checkpoints["choice"]
+    _, end = deciding_score(checkpoints["end"])
+    _, halfway = deciding_score(checkpoints["halfway"])
+    return (
+        f"weights saved: {checkpoints['saved']}. {capitalised(TITLES.get(name, name))} on the"
+        f" {checkpoints['images']:,} held-out images that decide is {choice[END]:.3f} at the end of"
+        f" training and {choice[HALFWAY]:.3f} half way between its start and end; on the other"
+        f" images, it is {end:.3f} and {halfway:.3f}"
+    )
 
 
 def counted(conclusions: Sequence[Conclusion]) -> str:

@@ -16,13 +16,18 @@ CURVES = "history.svg"
 
 
 def write_curves(
-    history: Sequence[Entry], before: Mapping[str, float], folder: Path, loss: str
+    history: Sequence[Entry],
+    before: Mapping[str, float],
+    half_way: Mapping[str, float],
+    folder: Path,
+    loss: str,
 ) -> str:
     """Plot a run's loss and held-out scores, and write the plot to a file.
 
     Args:
         history: one entry per step.
         before: the held-out scores before training; empty if there are no held-out data.
+        half_way: the held-out scores half way between start and end; empty if not measured.
         folder: folder for the plot.
         loss: name of the loss.
 
@@ -42,7 +47,12 @@ def write_curves(
             scored = [entry for entry in history if name in entry]
             steps = [0.0, *(entry["step"] + 1 for entry in scored)]
             scores = [before[name], *(entry[name] for entry in scored)]
-            axes[1].plot(steps, scores, marker=".", label=TITLES.get(name, name))
+            title = TITLES.get(name, name)
+            (line,) = axes[1].plot(steps, scores, marker=".", label=title)
+            if name in half_way:
+                color = line.get_color()
+                label = f"{title}, half way"
+                axes[1].plot(steps[-1], half_way[name], "*", color=color, label=label)
         if before:
             axes[1].set_title("scores on held-out data")
             axes[1].legend(fontsize="small")

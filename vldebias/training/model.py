@@ -283,25 +283,27 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
     return plain
 
 
-def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
+def save_model(
+    towers: Towers, folder: Path, *, scope: str, name: str, weights: str = "end"
+) -> None:
     """Save the model in a folder atomically, replacing any previously saved model.
 
     The model's own library can load the folder (open_clip, as "local-dir:FOLDER"). Adapters are
-    merged.
-    vldebias.json records `scope` and `name`, which `vldebias.hosts.loading.load_host` uses.
+    merged. vldebias.json records `scope`, `name` and `weights`.
 
     Args:
         towers: the model.
         folder: folder to write.
         scope: part of the model that was trained.
         name: name under which the model was loaded.
+        weights: which weights these are, "end" of training or "half way" back to its start.
     """
     from safetensors.torch import save_file
 
     refuse_foreign(folder)
     # Load everything into memory before writing or moving anything.
-    weights = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
-    plain = merged(towers.model, weights)
+    state = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
+    plain = merged(towers.model, state)
     # Write to a temporary folder, because a partially written one would load as a broken model.
     with replacing(folder) as new_folder:
         if isinstance(towers.preprocess, Preprocess):
@@ -317,6 +319,7 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
             "family": family,
             "base": name,
             "scope": scope,
+            "weights": weights,
             "vldebias_version": __version__,
         }
         text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TO_IMAGE = "text->image"  # Name suffix for scores per caption, as opposed to per image.
 BATCH = 64  # number of images encoded at once
+LEAST_PAIRS = 100  # number of held-out pairs from which a run chooses the weights to save
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
@@ -176,7 +177,6 @@ class Monitor:
         template: str = "a photo of a {}.",
         group: str | None = None,
         workers: int = 4,
-        limit: int | None = None,
     ) -> Self:
         """Create a monitor from a data set.
 
@@ -191,12 +191,7 @@ class Monitor:
                 space, and "a" before the name by "an" if necessary.
             group: group column, for the worst group.
             workers: number of threads that load images.
-            limit: maximum number of images, which are sampled at random. Recall decreases with the
-                number of images, so only compare values with the same limit.
         """
-        if limit is not None:
-            # Take a random sample, but keep the order of the data.
-            data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         skipped = dict[int, str]()
         readable_rows = []
         parts = []
@@ -244,8 +239,17 @@ class Monitor:
         )
 
     @classmethod
-    def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
-        """Return a monitor for the held-out data, or None if there is nothing to score.
+    def held_out(
+        cls, settings: TrainSettings, learned: object, towers: Towers
+    ) -> tuple[Self | None, Self | None]:
+        """Return two monitors: one reports scores, the other chooses the weights to save.
+
+        Each has a random half of the held-out data. The second monitor is None, and the first one
+        has all data, if there are fewer than `LEAST_PAIRS` pairs, with adapters, which have no
+        weights half way, or with a learned temperature, as in training from scratch. Both are None
+        if there is nothing to score.
+
+        Recall decreases with the number of images, so only compare values for equally many.
 
         Warn if held-out images are also in the training data, which makes scores too high.
 
@@ -258,23 +262,28 @@ class Monitor:
             InvalidInputError: If at least 90% of the held-out images are in the training data.
         """
         if not settings.has_held_out:
-            return None
+            return None, None
         data = open_images(settings, held_out=True)
-        if not isinstance(data, ImageData):
-            return None
-        if settings.label is None and not data.captions:
-            return None
+        if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
+            return None, None
         if isinstance(learned, ImageData):
             _report_overlap(data, learned)
-        return cls.from_data(
-            data,
-            towers.prepare,
-            settings.label,
-            template=settings.caption_template or "a photo of a {}.",
-            group=settings.group,
-            workers=settings.workers,
-            limit=settings.val_items,
-        )
+        sample = np.random.default_rng(0).permutation(len(data))[: settings.val_items]
+        parts = [sample[::2], sample[1::2]]
+        if len(sample) < LEAST_PAIRS or settings.tune == "lora" or settings.learn_temperature:
+            parts = [sample]
+        monitors = [
+            cls.from_data(
+                data[np.sort(part)],  # keep the order of the data
+                towers.prepare,
+                settings.label,
+                template=settings.caption_template or "a photo of a {}.",
+                group=settings.group,
+                workers=settings.workers,
+            )
+            for part in parts
+        ]
+        return monitors[0], monitors[1] if len(parts) > 1 else None
 
     def described(self) -> str:
         """Describe the held-out data, such as "held out: 12 images; recall of 60 captions ..."."""

@@ -70,34 +70,34 @@ class Average:
 
 
 class StartingWeights:
-    """Copies of the initial parameters, to be averaged with the trained ones.
+    """Copies of the initial weights, to go half way back to them after training.
 
-    This is WiSE-FT (Wortsman et al., 2022).
+    This is WiSE-FT (Wortsman et al., 2022), whose default weight of the trained model is 1/2.
+    The running statistics of norms are averaged like the parameters.
 
     Args:
         model: the model before training.
-        share: weight of the trained parameters in the average.
     """
 
-    def __init__(self, model: nn.Module, share: float) -> None:
-        self.share = share
-        self.copies: list[tuple[nn.Parameter, Tensor]] = []
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                # On the CPU, because the copies are only needed at the end.
-                self.copies.append((parameter, parameter.detach().to("cpu", copy=True)))
+    def __init__(self, model: nn.Module) -> None:
+        tensors: list[Tensor] = [part for part in model.parameters() if part.requires_grad]
+        for norm in model.modules():
+            if isinstance(norm, _NormBase):
+                tensors += [part for part in norm.buffers() if part.is_floating_point()]
+        # On the CPU, because the copies are only needed at the end.
+        self.copies = [(part, part.detach().to("cpu", copy=True)) for part in tensors]
 
     @torch.no_grad()
-    def average_with_live(self) -> None:
-        """Replace the weights with the average of the weights and their copies."""
-        for parameter, copy in self.copies:
-            parameter.copy_(torch.lerp(copy.to(parameter.device), parameter, self.share))
+    def go_half_way(self) -> None:
+        """Replace the weights with the mean of the weights and their copies."""
+        for tensor, copy in self.copies:
+            tensor.copy_(torch.lerp(copy.to(tensor.device), tensor, 0.5))
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Average the weights with their copies inside the block, and restore them afterwards."""
-        with _restored(parameter for parameter, _ in self.copies):
-            self.average_with_live()
+    def half_way(self) -> Iterator[None]:
+        """Go half way back to the initial weights inside the block, and return afterwards."""
+        with _restored(tensor for tensor, _ in self.copies):
+            self.go_half_way()
             yield
 
 

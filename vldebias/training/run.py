@@ -26,20 +26,23 @@ from vldebias.report.conclusion import Conclusion
 from vldebias.report.table import from_to
 from vldebias.training.batches import Batches, PairWeights
 from vldebias.training.changes import (
+    END,
+    HALFWAY,
     TITLES,
+    Checkpoints,
     Fall,
-    Halfway,
     change_since_start,
     conclusions_of_training,
+    deciding_score,
+    describe_choice,
     fall_below_start,
-    halfway_change,
 )
 from vldebias.training.curves import write_curves
 from vldebias.training.filtering import StartingScores
 from vldebias.training.kept_groups import KeptShare, kept_by_group, warn_of_lost_groups
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
-from vldebias.training.monitor import Monitor
+from vldebias.training.monitor import LEAST_PAIRS, Monitor
 from vldebias.training.objective import Objective, Trainee
 from vldebias.training.optim import StartingWeights
 from vldebias.training.pairs import Pairs, open_images
@@ -64,7 +67,6 @@ SETTINGS = "settings.yaml"
 OUTCOME = "run.json"
 MODEL = "model"
 PROJECTION = "projection"
-HALFWAY = 0.5  # weight of the trained model in the average that every run scores
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 # A run reports captions that look wrong if they are at least this share of all captions.
 LEAST_LOW_GROUP = 0.1
@@ -77,8 +79,7 @@ class Outcome(TypedDict):
     format_version: int
     before: dict[str, float]
     after: dict[str, float]
-    halfway: dict[str, float]
-    halfway_change: Halfway | None
+    checkpoints: Checkpoints | None
     debiased: dict[str, float]
     below_start: Fall | None
     wrong_pairs: Detection | None
@@ -95,7 +96,10 @@ def train_model(
 ) -> dict[str, Any] | None:
     """Train a model and write these files to `folder`:
 
-    - model/: the trained model, which every command with --model accepts
+    - model/: the trained model, which every command with --model accepts. With at least 100
+      held-out pairs, it has the better weights of the end and half way between start and end
+      (WiSE-FT). One half of the held-out data is used to choose, and the other half to report
+      scores
     - projection/: with `debias`, the projection for the prompt set, fitted for this model
     - settings.yaml: all settings, for --config
     - history.jsonl: one line per step with the loss, the learning rate, the temperature and, if
@@ -103,13 +107,13 @@ def train_model(
       clearly below its initial value
     - history.svg: the curves of the loss and of the scores
     - pairs.csv, pairs.html: the score of every training pair, lowest first, and a page that shows
-      the first of them. The scores come from the trained model, or from the starting model with
+      the first of them. The scores come from the saved model, or from the starting model with
       `keep`
     - kept.parquet, scores.npz: with `keep`, the pairs that the model was trained on, and the
       starting model's scores that a resumed run uses again
     - run.json: scores before and after training, a conclusion about each change, below_start if
-      training made the model clearly worse, the scores half way between the starting and the
-      trained weights, with `keep` each group's share of kept pairs, and a record of the run
+      training made the model clearly worse, which weights were saved and the scores of both
+      candidates, with `keep` each group's share of kept pairs, and a record of the run
     - state.pt: the last checkpoint, from which an interrupted run resumes
 
     A warning is issued if zero-shot accuracy on the held-out data, or retrieval if they have no
@@ -165,7 +169,8 @@ class _Run:
     """
 
     starting_scores: StartingScores | None = None
-    starting_weights: StartingWeights | None = None
+    held_out: HeldOutScores | None = None
+    note: str = ""  # sentence about the weights that were saved
 
     def __init__(
         self,
@@ -215,11 +220,7 @@ class _Run:
             groups=groups,
             is_weighted=is_weighted,
         )
-        self.monitor = Monitor.held_out(settings, self.data, towers)
-        # Adapters have no starting weights to go back to half way.
-        reports_halfway = self.monitor is not None and settings.tune != "lora"
-        if settings.wise_ft is not None or reports_halfway:
-            self.starting_weights = StartingWeights(towers.model, settings.wise_ft or HALFWAY)
+        self.monitor, self.choosing = Monitor.held_out(settings, self.data, towers)
 
     def _filter(self, keep: float | Literal["auto"]) -> None:
         """Leave out or down-weight pairs that match badly in the starting model."""
@@ -237,7 +238,8 @@ class _Run:
             weights = PairWeights(scores.index, right.weights)
             line = (
                 f"keep auto: about {right.share:.0%} of the {len(scores.index):,} captions are"
-                " right; each pair counts by its probability of being one of them"
+                " right, as far as this model reads them; each pair counts by its probability of"
+                " being one of them"
             )
         else:
             kept = scores.best(keep)
@@ -273,6 +275,11 @@ class _Run:
             print_line(f"{settings.loss}: {price}")
         if self.monitor is not None:
             print_line(self.monitor.described())
+            if self.choosing is None:
+                print_line(
+                    "the end of training will be saved; comparing it with the weights half way"
+                    f" takes {LEAST_PAIRS} held-out pairs, and neither LoRA nor learn_temperature"
+                )
         start = f"{self.steps} steps"
         if self.done:
             start = f"resuming after step {self.done} of {self.steps}"
@@ -294,7 +301,8 @@ class _Run:
             # the same.
             identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
         # A resumed run scores the original model too, to compare the scores.
-        self.held_out = None if self.monitor is None else HeldOutScores(self.monitor, self.towers)
+        if self.monitor is not None:
+            self.held_out = HeldOutScores(self.monitor, self.towers, self.choosing)
         with self.progress.bar("training", self.steps, done=self.done) as advance:
             return fit(
                 Trainee(self.towers, self.objective, fourier=settings.fourier),
@@ -311,11 +319,18 @@ class _Run:
         """Write all files except the checkpoint, and return the contents of run.json."""
         settings = self.settings
         folder = self.folder
-        # Only the first process writes files, so only its copy needs averaging.
-        if self.starting_weights is not None and settings.wise_ft is not None:
-            self.starting_weights.average_with_live()
+        weights = END
+        checkpoints: Checkpoints | None = None
+        if self.held_out is not None:
+            checkpoints = self.held_out.choose(self.towers)
+        if checkpoints is not None:
+            weights = checkpoints["saved"]
+            self.note = describe_choice(checkpoints)
+            self.progress.print_line(self.note)
         self.towers.set_temperature(self.objective.temperature, self.objective.bias)
-        save_model(self.towers, folder / MODEL, scope=settings.tune, name=settings.model)
+        save_model(
+            self.towers, folder / MODEL, scope=settings.tune, name=settings.model, weights=weights
+        )
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
         before: dict[str, float] = {}
@@ -323,14 +338,10 @@ class _Run:
         conclusions: list[Conclusion] = []
         if self.held_out is not None:
             before, after, conclusions = self.held_out.compare(self.towers)
-        halfway: dict[str, float] = {}
-        compared_halfway: Halfway | None = None
-        if self.held_out is not None and settings.wise_ft is None and self.starting_weights:
-            with self.starting_weights.averaged():
-                halfway, compared_halfway = self.held_out.halfway(self.towers)
         # A run that continues after its last step has no new entries.
         if history:
-            files["curves"] = write_curves(history, before, folder, settings.loss)
+            half_way = checkpoints["halfway"] if checkpoints else {}
+            files["curves"] = write_curves(history, before, half_way, folder, settings.loss)
         pair_files, wrong_pairs = self._report_pairs()
         files |= pair_files
         debiased: dict[str, float] = {}
@@ -348,8 +359,7 @@ class _Run:
             FORMAT: 1,
             "before": before,
             "after": after,
-            "halfway": halfway,
-            "halfway_change": compared_halfway,
+            "checkpoints": checkpoints,
             "debiased": debiased,
             "below_start": fall_below_start(conclusions, history),
             "wrong_pairs": wrong_pairs,
@@ -388,6 +398,7 @@ class _Run:
                 exchanged=self.starting_scores.exchanged,
                 keep=keep,
                 model="starting",
+                note=self.note,
             )
         if not self.settings.score_pairs:
             return {}, None
@@ -400,7 +411,7 @@ class _Run:
                 f"about {share:.0%} of the captions match their image no better than captions of"
                 f" other images do. {self._advice_on_low_captions(pairs)}"
             )
-        return report_pairs(pairs, scores, self.folder, exchanged=exchanged)
+        return report_pairs(pairs, scores, self.folder, exchanged=exchanged, note=self.note)
 
     def _advice_on_low_captions(self, pairs: Pairs) -> str:
         """Return what to do about captions that match no better than those of other images."""
@@ -426,12 +437,20 @@ class _Run:
 
 
 class HeldOutScores:
-    """Compare a model's held-out scores with those at the start of training."""
+    """Compare a model's held-out scores with those at the start, and choose the weights to save.
 
-    def __init__(self, monitor: Monitor, towers: Towers) -> None:
+    Args:
+        monitor: reports scores.
+        towers: the model before training.
+        choosing: scores other images, to choose the weights. If None, the end is saved.
+    """
+
+    def __init__(self, monitor: Monitor, towers: Towers, choosing: Monitor | None = None) -> None:
         self.monitor = monitor
         self.rows_before = monitor.rows(towers)
-        self.rows_after = self.rows_before
+        self.choosing = choosing
+        # A resumed run loads the starting model again, so its checkpoint lacks these weights.
+        self.start = None if choosing is None else StartingWeights(towers.model)
 
     def __call__(self, towers: Towers) -> Entry:
         """Return the scores for the history, with the change of the watched score."""
@@ -443,7 +462,6 @@ class HeldOutScores:
     ) -> tuple[dict[str, float], dict[str, float], list[Conclusion]]:
         """Return the scores before and after training, and a conclusion about each change."""
         rows = self.monitor.rows(towers)
-        self.rows_after = rows
         query_images = self.monitor.query_images
         has_several = len(query_images.unique()) < len(query_images)
         conclusions = conclusions_of_training(
@@ -454,10 +472,34 @@ class HeldOutScores:
         )
         return self.monitor.summary(self.rows_before), self.monitor.summary(rows), conclusions
 
-    def halfway(self, towers: Towers) -> tuple[dict[str, float], Halfway | None]:
-        """Return the scores of averaged weights, compared with both ends, after `compare`."""
-        rows = self.monitor.rows(towers)
-        return self.monitor.summary(rows), halfway_change(self.rows_before, self.rows_after, rows)
+    def choose(self, towers: Towers) -> Checkpoints | None:
+        """Leave the better of the end and half way in the model, or half way if they are equal.
+
+        Args:
+            towers: the model after training.
+
+        Returns:
+            Which of the two it is and the scores of both, or None if there is no choice.
+        """
+        if self.choosing is None or self.start is None:
+            return None
+        score, best = deciding_score(self.choosing(towers))
+        end = self.monitor(towers)
+        with self.start.half_way():
+            _, value = deciding_score(self.choosing(towers))
+            halfway = self.monitor(towers)
+        saved = END
+        if value >= best:
+            saved = HALFWAY
+            self.start.go_half_way()
+        return {
+            "saved": saved,
+            "score": score,
+            "images": len(self.choosing.images),
+            "choice": {END: best, HALFWAY: value},
+            "end": end,
+            "halfway": halfway,
+        }
 
 
 def _warn_of_fall(fall: Fall, steps: int) -> None:
@@ -471,7 +513,7 @@ def _warn_of_fall(fall: Fall, steps: int) -> None:
     warn(
         f"training made the model worse: {TITLES.get(name, name)} on held-out data fell from"
         f" {movement}{first_seen}. Use the original model, or train again with a"
-        " lower lr, fewer steps, tune=heads or wise_ft=0.5"
+        " lower lr, fewer steps or tune=heads"
     )
 
 

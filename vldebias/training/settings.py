@@ -134,8 +134,8 @@ class DataSettings(_Settings):
     val_data: str | None = Field(None, description="Held-out data. Default: the same as data.")
     val_split: str | None = Field(
         None,
-        description="Held-out split to score, such as val. Default: the held-out split of a named"
-        " data set, else none.",
+        description="Held-out split to score and to choose the saved weights, such as val. Default:"
+        " the held-out split of a named data set, else none.",
     )
     val_items: int = Field(2000, ge=1, description="Maximum number of held-out pairs to score.")
     group: str | None = Field(
@@ -314,9 +314,6 @@ class LoopSettings(_Settings):
     ema: float | None = Field(
         None, gt=0, lt=1, description="Decay of a moving average of the weights, such as 0.999."
     )
-    wise_ft: float | None = Field(
-        None, gt=0, le=1, description="Weight of the trained model in an average with the original."
-    )
     sharpness: Literal["none", "sam", "asam"] = Field(
         "none", description="Sharpness-aware updates, which double the cost."
     )
@@ -487,7 +484,6 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "group_dro_step": (self.group_dro is not None, "group_dro"),
             "negatives": (self.accumulation > 1, "accumulation above 1"),
             "rho": (self.sharpness != "none", "sharpness: sam or asam"),
-            "wise_ft": (self.tune != "lora", "tune: all, text, image or heads"),
             "group": (self.has_held_out, "held-out data (val_split, val_data)"),
         }
 
@@ -511,14 +507,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "data_root",  # The contents of the data are compared instead.
         }
         # Settings for scores may change too. The number of steps is compared instead of epochs.
-        scored = {
-            "val_data",
-            "val_split",
-            "val_items",
-            "group",
-            "epochs",
-            "wise_ft",
-        }
+        scored = {"val_data", "val_split", "val_items", "group", "epochs"}
         return self.model_dump(exclude=monitoring | scored)
 
 

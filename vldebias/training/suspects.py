@@ -27,6 +27,7 @@ from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
 from vldebias.utils.arrays import Floats, Mask
 from vldebias.utils.files import write_atomically
+from vldebias.utils.phrases import capitalised
 from vldebias.utils.progress import SILENT, Progress
 
 
@@ -234,7 +235,8 @@ def report_pairs(
     *,
     exchanged: NDArray[np.float32],
     keep: float | Literal["auto"] | None = None,
-    model: str = "trained",
+    model: str = "saved",
+    note: str = "",
 ) -> tuple[dict[str, str], Detection | None]:
     """Write pairs.csv and pairs.html, with the most suspicious pairs first.
 
@@ -247,7 +249,8 @@ def report_pairs(
         folder: folder for the files.
         exchanged: (m,), scores of images with captions of other images, from `shuffled_scores`.
         keep: share of the pairs to write to kept.parquet, or "auto".
-        model: which model gave the scores, "starting" or "trained".
+        model: which model gave the scores, "starting" or "saved".
+        note: sentence about the run for the page, without its full stop.
 
     Returns:
         A mapping from a description of each file to its name, and how well low scores detect wrong
@@ -292,6 +295,8 @@ def report_pairs(
         figures = number(area["value"], area["low"], area["high"])
         sentences.append(f"Wrong captions have lower scores: AUROC {figures}.")
     sentences.append(_advice(right.share, cut, keep))
+    if note:
+        sentences.append(f"{capitalised(note)}.")
     ranked.page(
         folder / "pairs.html",
         f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs",

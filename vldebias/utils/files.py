@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.errors import InvalidInputError, StorageError, did_you_mean, shortened, warn
+from vldebias.errors import REMOVED, InvalidInputError, StorageError, did_you_mean, shortened, warn
 from vldebias.utils.json_values import JSON
 
 if TYPE_CHECKING:
@@ -494,7 +494,7 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
     expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Value error, "))
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1]).rpartition(".")[2]  # "q" for "loss.q"
-        expected += f"; {did_you_mean(key, known, 'remove it')}"
+        expected += f"; {REMOVED.get(key) or did_you_mean(key, known, 'remove it')}"
     if not where:
         return expected
     if isinstance(problem["input"], Mapping):  # the input is too long to show

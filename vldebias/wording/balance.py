@@ -17,7 +17,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from numbers import Integral, Real
 from operator import itemgetter
@@ -40,7 +40,6 @@ from vldebias.wording.decisions import Decide, UserDecisions
 from vldebias.wording.language import Assignment, Language, Replacement, Value, replace_all
 from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
 from vldebias.wording.prompt_file import checked_texts
-from vldebias.wording.rewritten import why_not_replaced, write_rewritten
 
 if TYPE_CHECKING:
     from vldebias.typing import AttributeLike
@@ -108,7 +107,6 @@ def balance_prompts(
     people: str = "mixed",
     find: Find | None = None,
     decide: Decide | None = None,
-    original: str | Iterable[str] | None = None,
 ) -> BalancedPrompts:
     """Add sampled attribute values to prompts that do not state one, in equal or given shares.
 
@@ -131,17 +129,12 @@ def balance_prompts(
             noun, so that one picture shows both, and leaves groups unchanged for other attributes.
             "leave" leaves all groups unchanged. "same" gives everybody in a group the same value.
         find: Your own function that takes a prompt and returns the character offset at which to
-            insert the value, or None to leave the prompt unchanged. Default: the people found by
-            word lists.
+            insert the value, a list of offsets, one for each person, or None to leave the prompt
+            unchanged. Default: the people found by word lists.
         decide: Your own function that takes a list of prompts and the values, and returns a list
             with one answer per prompt: the values that the facts in the prompt allow, or None to
             let the word lists decide. It is asked about each distinct prompt once. A prompt with
             fewer than two allowed values stays unchanged.
-        original: The users' prompts, one for each entry in `prompts`, if a language model rewrote
-            them. They determine who can get a value and which images share a prompt. Anything
-            that the language model added about the attribute of these people is replaced with
-            their values, and nobody else changes. If it is uncertain who is meant, the prompt stays
-            unchanged and its reason starts with "rewritten: ".
 
     Returns:
         The prompts with their values and reasons.
@@ -157,7 +150,7 @@ def balance_prompts(
     reasons=[None, 'stated'], seed=0, people=[[('ceo', 'female')], []])
     """
     balancer = Balancer(attribute, shares, seed, find, decide=decide, people=people)
-    return balancer._next(_as_list(prompts), None if original is None else _as_list(original))
+    return balancer._next(_as_list(prompts))
 
 
 def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
@@ -177,23 +170,14 @@ class _Image:
     """An image whose prompt is being balanced.
 
     Attributes:
-        prompt: The text that determines who can get a value. The shares apply to all images with
-            the same prompt.
-        text: The text to which values are added: the prompt or its rewritten version.
-        received: `text` exactly as the user passed it.
-        kept: A mapping from attribute index to the reason why the rewritten text keeps its value.
+        prompt: The prompt. The shares apply to all images with the same prompt.
+        received: The prompt exactly as the user passed it.
         values: For each attribute, the values for the people who can get one, in text order.
     """
 
     prompt: str
-    text: str = ""
     received: str = ""
-    kept: dict[int, str] = field(default_factory=dict)
     values: _Values = field(default_factory=list)
-
-    def set_values(self, values: _Values) -> None:
-        """Set the values for all attributes, except those whose value the text keeps."""
-        self.values = [[] if number in self.kept else given for number, given in enumerate(values)]
 
 
 @dataclass(repr=False, eq=False)
@@ -211,7 +195,7 @@ class Balancer:
         strength: The share of images that receive a value, in [0, 1]. It may be changed between
             calls.
         one_person: Whether to leave prompts that show more than one person unchanged, with the
-            reason "several people". Use it for methods that set one value for the entire picture.
+            reason "not plain". Use it for methods that set one value for the entire picture.
 
     Raises:
         InvalidInputError: See `balance_prompts`.
@@ -267,52 +251,36 @@ class Balancer:
         self._single = is_one_set and len(parts) == 1
         self._sampler = EvenSampler[Value](self.seed, _MOST)
 
-    def next(
-        self, prompts: Iterable[str], original: Iterable[str] | None = None
-    ) -> BalancedPrompts:
+    @explain_keywords
+    def next(self, prompts: Iterable[str]) -> BalancedPrompts:
         """Balance one prompt per image, continuing the counts from earlier calls.
 
         Args:
             prompts: One prompt per image.
-            original: See `balance_prompts`. If given, the original prompts are counted.
 
         Warns:
             VldebiasWarning: Once, if this is one of several processes and the seed was given.
         """
         if not self.has_drawn_seed:
             _warn_of_processes(os.environ.get("WORLD_SIZE", ""))
-        return self._next(prompts, original)
+        return self._next(prompts)
 
-    def _next(self, prompts: Iterable[str], original: Iterable[str] | None) -> BalancedPrompts:
-        images = self._read(prompts, original)
+    def _next(self, prompts: Iterable[str]) -> BalancedPrompts:
+        images = self._read(prompts)
         with self._lock:
             self._assign(images, self._sampler)
             return self._result(images)
 
-    def _read(self, prompts: Any, original: Any = None) -> list[_Image]:
+    def _read(self, prompts: Any) -> list[_Image]:
         """Create an `_Image` without values for each prompt in a call."""
         # The user may have changed the strength since the last call.
         if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
-        received = checked_texts(prompts)
-        originals = received if original is None else checked_texts(original)
-        if len(originals) != len(received):
-            raise InvalidInputError(
-                f"original: got {len(originals)} texts for {len(received)} prompts; expected one"
-                " per prompt, in the same order"
-            )
-        images: list[_Image] = []
-        for text, prompt in zip(received, originals, strict=True):
-            images.append(_Image(_readable(prompt), _readable(text), text))
+        images = [_Image(_readable(text), text) for text in checked_texts(prompts)]
         if self.decide is not None:
             # Ask about all prompts in one call.
             for reader in self._readers:
                 reader.ask([image.prompt for image in images])
-        if original is not None:
-            # The cache avoids repeated work for identical images.
-            why_kept = cache(partial(why_not_replaced, self._readers))
-            for image in images:
-                image.kept = why_kept(image.prompt, image.text)
         return images
 
     def _assign(self, images: Iterable[_Image], sampler: EvenSampler[Value]) -> None:
@@ -326,9 +294,7 @@ class Balancer:
             generator = random.Random(f"{sampler.seed}/{sampler.images_of(prompt)}/{prompt}")
             generator.shuffle(equal_images)
             for number in range(len(self._readers)):
-                # A rewritten text may have to keep the value that it states.
-                assigned_images = [image for image in equal_images if number not in image.kept]
-                self._assign_attribute(number, prompt, assigned_images, sampler)
+                self._assign_attribute(number, prompt, equal_images, sampler)
 
     def _assign_attribute(
         self, number: int, prompt: str, images: list[_Image], sampler: EvenSampler[Value]
@@ -358,7 +324,7 @@ class Balancer:
                 persons, why_nobody = reader.open_persons(image.prompt)
                 value_of_first = next(iter(image.values[number]), None)
                 values.append(value_of_first)
-                reason = why_nobody or image.kept.get(number, "strength")
+                reason = why_nobody or "strength"
                 reasons.append(reason if value_of_first is None else None)
                 for person, value in zip(persons, image.values[number], strict=False):
                     if value is not None:
@@ -372,13 +338,10 @@ class Balancer:
         return result
 
     def _write(self, image: _Image) -> str:
-        """Insert an image's values into its text wherever the person is mentioned.
+        """Insert an image's values into its prompt wherever the person is mentioned.
 
-        If there is nothing to insert, the text is returned exactly as received.
+        If there is nothing to insert, the prompt is returned exactly as received.
         """
-        if image.text != image.prompt:
-            written = write_rewritten(self._readers, image.prompt, image.values, image.text)
-            return image.received if written == image.text else _joined(written)
         # An image's texts, and the alternatives in one text, may be in different languages.
         assignments_of_text = defaultdict[tuple[int, Language], list[Assignment]](list)
         for reader, values in zip(self._readers, image.values, strict=True):
@@ -388,12 +351,12 @@ class Balancer:
                     if mention.can_be(value):
                         assignment = (mention, reader.attribute, value)
                         assignments_of_text[number_of_text, language].append(assignment)
-        texts = image.text.split(NEXT_TEXT)
+        texts = image.prompt.split(NEXT_TEXT)
         replacements = [list[Replacement]() for _ in texts]
         for (number_of_text, language), assignments in assignments_of_text.items():
             replacements[number_of_text] += language.write(texts[number_of_text], assignments)
         written = NEXT_TEXT.join(map(replace_all, texts, replacements))
-        return image.received if written == image.text else _joined(written)
+        return image.received if written == image.prompt else _joined(written)
 
     def restart(self, seed: int) -> None:
         """Reset all counts and start again with a given seed."""
@@ -402,12 +365,8 @@ class Balancer:
             self.has_drawn_seed = False
             self._sampler = EvenSampler[Value](self.seed, _MOST)
 
-    def at(
-        self,
-        prompts: str | Sequence[str],
-        index: int | Iterable[int],
-        original: str | Sequence[str] | None = None,
-    ) -> BalancedPrompts:
+    @explain_keywords
+    def at(self, prompts: str | Sequence[str], index: int | Iterable[int]) -> BalancedPrompts:
         """Balance images by their index among the images of a prompt, without counting the call.
 
         The same index gives the same value in every process with the same seed. The shares are
@@ -420,9 +379,8 @@ class Balancer:
                 choosing each value by its index would make the call unbalanced, all indices
                 together determine the values instead.
             index: The index of the image, or one index per prompt.
-            original: See `balance_prompts`.
         """
-        images = self._read(_as_list(prompts), None if original is None else _as_list(original))
+        images = self._read(_as_list(prompts))
         numbers = index if isinstance(index, Iterable) else [index]
         indices = [_whole_number("index", number, least=0) for number in numbers]
         if len(indices) != len(images):
@@ -445,7 +403,7 @@ class Balancer:
             if not _are_as_even(sources, values_of_images, even):
                 values_of_images = even
         for image, values in zip(images, values_of_images, strict=True):
-            image.set_values(values)
+            image.values = values
         return self._result(images)
 
     def indices_of_run(self, prompt: str, run: range) -> list[int]:
@@ -457,7 +415,7 @@ class Balancer:
         images than a block are even together.
 
         Args:
-            prompt: The prompt of the images, or the user's text if it was rewritten.
+            prompt: The prompt of the images.
             run: The consecutive indices of the images.
 
         >>> Balancer("gender", seed=0).indices_of_run("A photo of a CEO", range(4, 7))
@@ -488,10 +446,7 @@ class Balancer:
         return [image.values for image in images]
 
     def next_texts(
-        self,
-        images: Iterable[Sequence[str]],
-        indices: Sequence[int] | None = None,
-        original: Sequence[str] | None = None,
+        self, images: Iterable[Sequence[str]], indices: Sequence[int] | None = None
     ) -> tuple[list[list[str]], BalancedPrompts]:
         """Balance several texts per image, as used by pipelines with several text encoders.
 
@@ -502,7 +457,6 @@ class Balancer:
         Args:
             images: The texts for each image, the same number for every image.
             indices: The image indices, see `at`. If None, earlier calls are counted, see `next`.
-            original: One original prompt per image, see `balance_prompts`.
 
         Returns:
             The new texts for each image, and a result with the values and reasons, whose prompts
@@ -510,17 +464,13 @@ class Balancer:
         """
         rows = [checked_texts(texts) for texts in images]
         joined = [NEXT_TEXT.join(texts) for texts in rows]
-        if indices is None:
-            balanced = self.next(joined, original)
-        else:
-            balanced = self.at(joined, indices, original)
+        balanced = self.next(joined) if indices is None else self.at(joined, indices)
         written = [prompt.split(NEXT_TEXT) for prompt in balanced.prompts]
         first = [texts[0] for texts in written]
         return written, replace(balanced, prompts=first)
 
-    def write(
-        self, prompts: Sequence[str], values: Sequence[Any], original: Sequence[str] | None = None
-    ) -> list[str]:
+    @explain_keywords
+    def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
         """Insert given values into prompts, such as second prompts for the same images.
 
         Args:
@@ -528,16 +478,15 @@ class Balancer:
             values: For each image, either a value for the first person or a list of values for all
                 people who can get one, in the order of a result's `people`. For several sets,
                 each value is a tuple. None leaves a person unchanged.
-            original: One original prompt per image, see `balance_prompts`.
         """
-        images = self._read(prompts, original)
+        images = self._read(prompts)
         if isinstance(values, str) or len(values) != len(images):
             raise InvalidInputError(
                 f"values: got {values!r} for {len(images)} prompts; expected a list with"
                 " one entry per prompt"
             )
         for image, received in zip(images, values, strict=True):
-            image.set_values(self._values_of_people(image.prompt, received))
+            image.values = self._values_of_people(image.prompt, received)
         return list(map(self._write, images))
 
     def _values_of_people(self, prompt: str, values: Any) -> _Values:

@@ -1,7 +1,8 @@
 """Define the language interface for balanced prompts.
 
-To add a language, implement the four methods `reads`, `find`, `states` and `write`, and register
-the class in `languages/__init__.py`.
+Most languages are tables of words that `languages/table.py` reads. For any other way of reading,
+implement the four methods `reads`, `find`, `states` and `write`, and register the object with
+`languages.register_language`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Mention(NamedTuple):
 # The mention at which to insert a value, the attribute, and the value.
 Assignment = tuple[Mention, Attribute, str | Mixture]
 
-# The noun for a person in an original prompt, and the value assigned to that person or None.
+# The noun for a person, and a value for that person or None.
 NounValue = tuple[str, Value]
 
 
@@ -68,10 +69,6 @@ class Replacement(NamedTuple):
     start: int
     end: int
     text: str
-
-
-class RewrittenPromptError(ValueError):
-    """Raised if a rewritten prompt must stay unchanged. The message is the reason."""
 
 
 class Language(ABC):
@@ -127,45 +124,15 @@ class Language(ABC):
             assignments: A tuple (mention, attribute, value) for each value.
         """
 
-    def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        """Give people from the original prompt the given values in its rewritten version.
-
-        An implementation must raise for all values or for none.
-
-        Args:
-            text: The rewritten prompt.
-            attribute: The attribute to balance.
-            people: The noun and the value, or None, for each person in the original prompt.
-
-        Raises:
-            RewrittenPromptError: If the prompt must stay unchanged.
-        """
-        persons = self.find(text, attribute)
-        if isinstance(persons, str):
-            raise RewrittenPromptError(f"rewritten: {persons}")
-        # If both prompts have only one person, the nouns may differ.
-        if len(persons) != len(people) or len(people) > 1:
-            persons = _match_by_noun(persons, people)
-        assignments: list[Assignment] = []
-        for person, (_, value) in zip(persons, people, strict=True):
-            if value is None:
-                continue
-            if person.reason:
-                raise RewrittenPromptError(f"rewritten: {person.reason}")
-            if not person.can_be(value):
-                raise RewrittenPromptError("rewritten: group")
-            assignments.append((person, attribute, value))
-        return replace_all(text, self.write(text, assignments))
-
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
     ) -> list[Value]:
         """Return the value that a text states for each of these people, or None.
 
         Args:
-            text: The rewritten prompt.
-            attribute: The attribute to balance.
-            people: The noun and the value for each person in the original prompt.
+            text: A description, such as a caption or a rewritten prompt.
+            attribute: The attribute to look for.
+            people: The noun for each person. The values are not read.
         """
         raise NotImplementedError(f"{self.name}: reading values is not supported")
 
@@ -189,19 +156,6 @@ class Language(ABC):
             attribute: The attribute to look for.
         """
         return []
-
-
-def _match_by_noun(persons: Sequence[Mention], people: Sequence[NounValue]) -> tuple[Mention, ...]:
-    """Find the mention with the same noun for each person in the original prompt.
-
-    Raises:
-        RewrittenPromptError: If there is not exactly one mention with that noun.
-    """
-    found = [person.noun.lower() for person in persons]
-    nouns = [noun.lower() for noun, _ in people]
-    if any(found.count(noun) != 1 for noun in nouns):
-        raise RewrittenPromptError("rewritten: not understood")
-    return tuple(persons[found.index(noun)] for noun in nouns)
 
 
 def replace_all(text: str, replacements: Iterable[Replacement]) -> str:

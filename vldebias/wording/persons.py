@@ -15,7 +15,7 @@ from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
 from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
-from vldebias.wording.reasons import CONTEXT
+from vldebias.wording.reasons import CONTEXT, EDIT, NO_PERSON, NOT_PLAIN
 from vldebias.wording.syntax import (
     has_syntax,
     is_code,
@@ -28,7 +28,7 @@ from vldebias.wording.syntax import (
     texts_of_markup,
 )
 
-Find = Callable[[str], int | None]
+Find = Callable[[str], int | Sequence[int] | None]
 
 # The unit separator character, which separates an image's texts for different encoders.
 NEXT_TEXT = "\x1f"
@@ -36,7 +36,7 @@ NEXT_TEXT = "\x1f"
 NEXT_FACE = "[SEP]"
 _CACHED = 10_000  # Number of prompts whose people are cached, as many as a Balancer counts.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
-_NOBODY = ("no person", "not understood", "unknown language", "language: ")
+_NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ")
 
 
 class DepictedPerson:
@@ -61,7 +61,7 @@ class DepictedPerson:
         kinds_of_groups = {group and (group.size, group.mixes) for group in groups}
         # In "{five nurses|a nurse}", a mixture would not fit both alternatives.
         if len(kinds_of_groups) > 1:
-            reasons.append("group")
+            reasons.append(NOT_PLAIN)
         self.reason = reasons[0] if reasons else ""
 
 
@@ -98,7 +98,7 @@ class PersonReader:
         if isinstance(persons, str):
             return (), persons
         if self._one_person and len(persons) > 1:
-            return (), "several people" if self._may_get_value(prompt) else persons[0].reason
+            return (), NOT_PLAIN if self._may_get_value(prompt) else persons[0].reason
         open_persons = [person for person in persons if not person.reason]
         allowed = self._allowed(prompt)
         if allowed is not None:
@@ -191,14 +191,14 @@ class PersonReader:
         """
         spans = [slot.span() for slot in self.attribute.slots.finditer(text)]
         if not spans and self._find is not None:
-            offset = self._find(text)
-            if offset is None:
+            offsets = _offsets(text, self._find(text))
+            if not offsets:
                 return ["find returned no position"]
-            _check_offset(text, offset)
-            spans = [(offset, offset)]
+            reader = language_of(text) or ENGLISH
+            return [[(Mention("", n, n, (n, n)), reader) for n in offsets]]
         if spans:
             # The text need not be analysed to know where the value goes.
-            reader: Language = language_of(text) or ENGLISH
+            reader = language_of(text) or ENGLISH
             return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
         text = picture_of(text)
         if reason := self._why_unread(text):
@@ -220,9 +220,9 @@ class PersonReader:
     def _why_unread(self, text: str) -> str:
         """Return why no person in a text is looked for, or ""."""
         if is_edit(text):
-            return "edit"
+            return EDIT
         if is_code(text):
-            return "not understood"
+            return NOT_PLAIN
         if not text.isascii() and has_stating_emoji(text, self.attribute.kind):
             return "stated"
         if self.states_in_syntax(text):
@@ -263,13 +263,23 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _check_offset(text: str, offset: Any) -> None:
-    """Raise InvalidInputError if `find` returned no offset in the text."""
-    is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
-    if not is_number or not 0 <= offset <= len(text):
-        raise InvalidInputError(
-            f"find: got {offset!r} for {text!r}; expected a character offset or None"
-        )
+def _offsets(text: str, found: Any) -> list[int]:
+    """Return the offsets that `find` returned, in text order.
+
+    Raises:
+        InvalidInputError: If it returned anything but offsets in the text or None.
+    """
+    if found is None:
+        return []
+    offsets = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else [found]
+    for offset in offsets:
+        is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
+        if not is_number or not 0 <= offset <= len(text):
+            raise InvalidInputError(
+                f"find: got {found!r} for {text!r}; expected a character offset, a list of them"
+                " (one for each person), or None"
+            )
+    return sorted(set(map(int, offsets)))
 
 
 def _merge_mentions(

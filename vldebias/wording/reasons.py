@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+STATED = "stated"
+NAMED = "named"
+CONTEXT = "context"  # prefix used if a fact fixes the value, followed by its words if known
+NO_PERSON = "no person"  # prefix used if the prompt does not show anybody
+NOT_PLAIN = "not plain"  # a doubt about a person, a group or the syntax
+EDIT = "edit"
+
 WORDS = {
-    "stated": "states the attribute",
-    "named": "names a person",
-    "context": "a fact in it allows only one value",
-    "group": "a group whose values cannot be mixed",
-    "not understood": "has a word for a person, who may not be shown in the picture",
-    "several people": "shows several people, but one value would apply to all of them",
-    "pronoun": "refers to the person only by a pronoun",
-    "edit": "edits a picture that already shows the person",
+    STATED: "states the attribute",
+    NAMED: "may name a person",
+    CONTEXT: "a fact in it allows only one value",
+    NOT_PLAIN: "not plain enough to be sure of every person in it",
+    EDIT: "is about a given picture",
     "no word": "in a language without words for these values",
     "form": "an adjective would need an unknown form to agree with the value",
     "language": "in an unsupported language",
     "embeddings": "embeddings were passed instead of a prompt",
     "truncated": "the person is mentioned after the last token that the model reads",
 }
-CONTEXT = "context"  # prefix used if a fact fixes the value, followed by its words if known
-REWRITTEN = "rewritten: "  # prefix used if a rewritten prompt cannot take the value
-NO_PERSON_REASON = "no person"  # prefix used if the prompt does not show anybody
 
 _LANGUAGE_REASON = "language: "  # prefix followed by the name of an unsupported language
 
@@ -32,9 +33,7 @@ def reason_in_words(reason: str) -> str:
     """
     if reason.startswith(f"{CONTEXT}: "):
         return f'only one value fits "{reason.removeprefix(f"{CONTEXT}: ")}"'
-    if reason.startswith(REWRITTEN):
-        return f"the rewritten prompt cannot take the value ({reason.removeprefix(REWRITTEN)})"
-    if reason.startswith(NO_PERSON_REASON):
+    if reason.startswith(NO_PERSON):
         return "no person is asked for"
     if reason.startswith(_LANGUAGE_REASON):
         language = reason.removeprefix(_LANGUAGE_REASON)

@@ -10,7 +10,7 @@ from vldebias.prompts.attribute import Attribute, can_balance
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
 from vldebias.wording.languages import CODES, language_of, latin_scores, load_language
 from vldebias.wording.persons import PersonReader
-from vldebias.wording.reasons import NO_PERSON_REASON
+from vldebias.wording.reasons import NO_PERSON
 
 _CACHED = 10_000  # Number of texts whose answers are cached.
 
@@ -68,7 +68,7 @@ def _states(reader: PersonReader, text: str) -> bool:
     if "stated" in reasons or reasons == {"named"}:
         return True
     # Without a person, too few words may tell the language, as in "ropa femenina".
-    if isinstance(persons, str) and persons.startswith((NO_PERSON_REASON, "language")):
+    if isinstance(persons, str) and persons.startswith((NO_PERSON, "language")):
         languages = [load_language(code) for code in CODES]
     else:
         language = language_of(text)

@@ -317,7 +317,9 @@ def read_alternatives(prompt: str) -> list[str]:
     Each alternative in a prompt such as "a {doctor|nurse}" occurs in at least one reading. The
     result is empty if there are more than MOST_READINGS readings.
     """
-    text = prompt.lower() if prompt.isupper() else prompt
+    low = prompt.lower()
+    # Offsets must stay valid, although a few capitals have two lower-case characters.
+    text = low if prompt.isupper() and len(low) == len(prompt) else prompt
     if not has_syntax(text):
         return [_TAGS.sub(_blank, text)]
     content = json_texts(prompt)

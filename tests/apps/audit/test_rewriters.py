@@ -28,6 +28,39 @@ def test_values_added_to_open_prompts_are_counted() -> None:
     assert (table.value <= table.high).all()
 
 
+@pytest.mark.parametrize(
+    ("original", "rewritten", "value"),
+    [
+        ("a CEO in an office", "A CEO, a man in his fifties, sits at his desk.", "male"),
+        ("a gardener", "A gardener kneels among roses, her grandson beside her.", "female"),
+        (
+            "a leader on a stage",
+            "An actress, the leader of a troupe. Her next play waits.",
+            "female",
+        ),
+        ("a person with a cat", "A man pets a cat; she purrs, her tail curled.", "male"),
+        ("a driver", "A driver waves at a schoolgirl; his cap is crooked.", "male"),
+        ("a nurse", "A nurse leans over the bed of an old woman and holds her hand.", None),
+        ("a judge", "A judge listens to a woman who wrings her hands.", None),
+        ("an artist", "An artist paints a portrait of a woman.", None),
+        ("a chef", "A chef leads a team of men and women.", None),
+    ],
+)
+def test_only_what_is_stated_about_the_person_of_the_original_is_counted(
+    original: str, rewritten: str, value: str | None
+) -> None:
+    result = audit_rewriter([original], [rewritten], "gender")
+    shares = {row.subset: row.value for row in result.rows}
+    assert shares["any value"] == (value is not None)
+    assert value is None or shares[value] == 1
+
+
+def test_prompts_without_people_are_left_out_for_every_attribute() -> None:
+    for attribute in ("gender", "age", "race"):
+        result = audit_rewriter(ORIGINAL, [*REWRITTEN[:5], "An old white chair."], attribute)
+        assert result.rows[0].value in (3 / 4, 0)
+
+
 def test_the_number_of_texts_must_match() -> None:
     with pytest.raises(InvalidInputError, match=r"got 1 prompts for 2 originals"):
         audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.shares.answers import CANNOT_TELL, AnnotationLog, read_answers
+from apps.shares.answers import (
+    ANSWERS,
+    CANNOT_TELL,
+    AnnotationLog,
+    labels_of_folder,
+    read_answers,
+)
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
 
@@ -181,3 +187,28 @@ def test_an_incomplete_last_line_of_any_length_is_removed(log: AnnotationLog) ->
     with pytest.warns(VldebiasWarning, match="incomplete"):
         log.append("b.png", "ada", "gender", "male")
     assert [answer.image for answer in log.read()] == ["a.png", "b.png"]
+
+
+def test_answers_become_label_columns_by_file_name(tmp_path: Path) -> None:
+    log = AnnotationLog(tmp_path / ANSWERS)
+    images = ["a.png", "b.png", "c/d.png", "e.png"]
+    assert labels_of_folder(tmp_path, images) == ({}, {})
+    for annotator, image, attribute, value in (
+        ("ada", "c/d.png", "class", "oak"),
+        ("ben", "c/d.png", "class", "oak"),
+        ("eve", "c/d.png", "class", "elm"),
+        ("ada", "a.png", "class", "elm"),
+        ("ben", "a.png", "class", "oak"),  # a tie
+        ("ada", "e.png", "class", CANNOT_TELL),
+        ("ada", "gone.png", "class", "oak"),
+        ("ada", "b.png", "size", "small"),
+    ):
+        log.append(image, annotator, attribute, value)
+    columns, notes = labels_of_folder(tmp_path, images)
+    assert columns == {"class": ["", "", "oak", ""], "size": ["", "small", "", ""]}
+    assert notes == {
+        ANSWERS: (
+            "1 of 4 images have a label of class. Not in the folder: 1 of the images labelled with"
+            " class, such as 'gone.png'. 1 of 4 images have a label of size."
+        )
+    }

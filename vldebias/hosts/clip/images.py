@@ -23,7 +23,7 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.clip.merge import foldable, last_layer
-from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
+from vldebias.hosts.clip.stated import StatedRows
 from vldebias.hosts.edits import IMAGE, TEXT, EditAttachment
 from vldebias.hosts.host import Host, weights_fingerprint
 from vldebias.hosts.reading import TOKENIZING, reading
@@ -138,21 +138,10 @@ class JointHost(Host):
                 tokenizer is not found.
         """
         edits = attachment.projections.values()
-        if TEXT in self.roles and any(isinstance(edit, Rewording) for edit in edits):
-            self.tokenizer  # noqa: B018  (raises if there is no tokenizer)
-        if attachment.gate is None:
-            return None
-
-        def find_table() -> WordTable | None:
-            with TOKENIZING:
-                return word_table(self.tokenizer, self.decode)
-
-        stated = StatedRows(attachment.gate, find_table, self.texts)
-        if TEXT in self.roles:
-            # Prepare now, before any text is encoded, so that a missing tokenizer is reported
-            # immediately and the model can be compiled before its first call.
-            stated.prepare(next(self.model.parameters()).device)
-        return stated
+        is_reworded = any(isinstance(edit, Rewording) for edit in edits)
+        if TEXT in self.roles and (is_reworded or attachment.gate is not None):
+            self.tokenizer  # noqa: B018  (raises now, not at the first call, if there is none)
+        return None if attachment.gate is None else StatedRows(attachment.gate, self.texts)
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return the same as `features`, perhaps computed without padding that has no effect."""

@@ -8,9 +8,9 @@ belongs to the negative prompt. The method is replaced on this one pipeline only
 that `del` removes. Modules, adapters, offload hooks and `save_pretrained` are unaffected, and so
 are other pipelines that share the modules.
 
-As in the paper's generation experiments, every token of the prompt is edited and the negative
-prompt is not, and edits are fitted on the state of the end-of-text token (Chuang et al., 2023,
-section 7.5 of the thesis). For chat encoders, the end of the turn is used instead, or the last
+As in the authors' code for generation (Chuang et al., 2023; section 7.5 of the thesis), every token
+of the prompt is edited and the negative prompt is not, and edits are fitted on the state of the
+end-of-text token. For chat encoders, the end of the turn is used instead, or the last
 token of the prompt if nothing follows it.
 """
 
@@ -155,7 +155,6 @@ class DiffusersHost(PipelineReader):
                     edits = [attachment.keep_person] * len(columns["prompt"])
                 texts = attachment.rewrite_texts(
                     columns,
-                    images_per_prompt(call),
                     edits=edits,
                     again=encoded == "prompt again",
                     read=self.readers(call),
@@ -313,33 +312,21 @@ class DiffusersHost(PipelineReader):
             return
         count = images_per_prompt(call)
         rows: list[tuple[object, ...]] = []
-        has_originals = False
         for origin in origins:
-            row: tuple[object, ...] = ("", "", None, EMBEDDINGS, (), "")
+            row: tuple[object, ...] = ("", "", None, EMBEDDINGS, ())
             known, number = origin or (None, 0)
             if known is not None:
-                has_originals = has_originals or known.originals is not None
                 row = (
                     known.prompts[number],
                     known.written[number],
                     known.values[number],
                     known.reasons[number],
                     known.people[number],
-                    # If the prompt was not rewritten, it is the original.
-                    (known.originals or known.prompts)[number],
                 )
             rows += [row] * count
-        columns = list(zip(*rows, strict=True)) if rows else [()] * 6
-        prompts, written, values, reasons, people, originals = columns
-        record = CallRecord(
-            prompts,
-            written,
-            values,
-            reasons,
-            people,
-            attachment.seed,
-            originals=originals if has_originals else None,
-        )
+        columns = list(zip(*rows, strict=True)) if rows else [()] * 5
+        prompts, written, values, reasons, people = columns
+        record = CallRecord(prompts, written, values, reasons, people, attachment.seed)
         attachment.log.add(record)
         if None in origins or not origins:
             attachment.warn_once(

@@ -24,7 +24,6 @@ from vldebias.hosts.pipelines.calls import (
     PICTURES,
     copied,
     edited_images,
-    images_per_prompt,
     listed,
     set_texts,
     texts_of_images,
@@ -231,7 +230,6 @@ class ModularHost(DiffusersHost):
                 call[count_name] = counts[count_name]
             texts = attachment.rewrite_texts(
                 texts_of_images(call),
-                images_per_prompt(call),
                 edits=edited_images(PICTURES, arguments, call),
                 seeds=seeds,
             )

@@ -25,8 +25,6 @@ _GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
 _GENDERED_PERSON = re.compile(r"(?:ess|trix|euse|maid|lady|mother|father|nephew|niece|aunt|uncle)$")
 # Size limit of the word-property caches, needed because a server may run for months.
 REMEMBERED_WORDS = 20_000
-_SHORTEST_MISSPELT = 6  # letters, because short words are near many others
-_LONGEST_MISSPELT = 20
 # Lists of words that end a noun phrase.
 STOPS = ("determiner", "preposition", "function")
 
@@ -208,39 +206,6 @@ def person(word: str) -> bool:
         return True
     last_part = noun.rsplit("-", 1)[-1]  # "sculptor" in "painter-sculptor"
     return "p" in classes(last_part) and not listed(noun, "gendered")
-
-
-def is_misspelt_person(word: str) -> bool:
-    """Return whether all nouns at one edit from an unknown word are for people: "enginer"."""
-    if len(word) < _SHORTEST_MISSPELT or kinds(word):
-        return False
-    near = nouns_near(word) or nouns_near(word.removesuffix("s"))
-    return bool(near) and all(classes(noun).startswith("p") for noun in near)
-
-
-@lru_cache(REMEMBERED_WORDS)
-def nouns_near(word: str) -> frozenset[str]:
-    """Return the known nouns at one edit from an unknown lower-case word.
-
-    The result is empty if the word is known, or if a gendered word is that near. A final vowel is
-    not left out, because many foreign words differ in it, as in "pilota".
-    """
-    is_known = kinds(word) or any(word in entries for entries in lists().values())
-    if is_known or not word.isalpha() or not 3 < len(word) <= _LONGEST_MISSPELT:
-        return frozenset()
-    near = {word.replace("f", "ph")}
-    for n in range(1, len(word) + 1):  # The first letter is rarely wrong.
-        first, last = word[:n], word[n:]
-        if last and (n < len(word) - 1 or last not in "aeo"):
-            near.add(first + last[1:])
-        if len(last) > 1:
-            near.add(first + last[1] + last[0] + last[2:])
-        for letter in "abcdefghijklmnopqrstuvwxyz":
-            near.add(first + letter + last)
-            near.add(first + letter + last[1:])
-    if any(listed(other, "gendered") for other in near):
-        return frozenset()
-    return frozenset(other for other in near if classes(other)[:1] in {"n", "p", "x", "c"})
 
 
 @lru_cache(REMEMBERED_WORDS)

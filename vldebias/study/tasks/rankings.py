@@ -17,9 +17,9 @@ from vldebias.measure.rankings import reach
 from vldebias.measure.rows import NONE
 from vldebias.methods import Declaration, Rerank
 from vldebias.prompts import PromptSet
-from vldebias.reranking import RERANKERS, expected, quota
-from vldebias.reranking.candidates import Candidates
-from vldebias.reranking.groups import POOL
+from vldebias.reranking import RERANKERS, quota
+from vldebias.reranking.candidates import UNKNOWN, Candidates
+from vldebias.reranking.groups import POOL, Groups
 from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.index_search import search_page
 from vldebias.utils.arrays import Mask, Rows
@@ -59,7 +59,8 @@ class Rankings:
         known: boolean mask (n,) of the images whose group is known.
         reranked: method -> re-ranked rows (q, m), as positions among the images with a known group.
         labels: method -> zero-shot labels (known,) for each query, for methods that reserve ranks
-            for each label. None if the query's results keep their order.
+            for each label and for its images near the border. None if the query's results keep
+            their order.
     """
 
     def __init__(
@@ -107,32 +108,26 @@ class Rankings:
         images = self.known_images(NONE)
         fitted = IndexGroups.fit(texts, sets, images.split(BLOCK))
         groups = fitted.predict(images.split(BLOCK))
-        default = quota if groups.probabilities is None else expected
         n = len(groups.codes)
         rows = np.arange(n)
-        # Each label needs enough rows to fill its ranks in every resample (`reach`).
-        length = min(n, len(groups.names) * 2 * reach(k, n))
+        # Each label needs enough rows to fill its ranks in every resample (`reach`), and so do its
+        # images near the border.
+        length = min(n, len(groups.names) * 4 * reach(k, n))
         for method in methods:
             name = method.name
-            order = default if method.order == "default" else RERANKERS[method.order]
+            order = quota if method.order == "default" else RERANKERS[method.order]
             blocks_of_images = list(self.known_images(name).split(BLOCK))
             lists = []
             for query in self.queries[name]:
                 blocks = [block.double() @ query.double() for block in blocks_of_images]
                 scores = torch.cat(blocks).numpy().round(12)
                 found = groups.candidates(scores, rows, POOL)
-                if groups.doubt:
-                    lists.append(found.ranked[:length])
-                elif order is expected:
-                    # This order fixes the group counts of the first k, so add rows only after k.
-                    lists.append(_followed(found, expected(found, k), length))
-                else:
-                    lists.append(order(found, length))
+                lists.append(found.ranked[:length] if groups.doubt else order(found, length))
             self.reranked[name] = np.stack(lists)
             # All orders except FA*IR reserve the same ranks for a label in every resample, so store
             # the labels.
             if method.order != "fair" and not groups.doubt:
-                self.labels[name] = [groups.codes] * len(lists)
+                self.labels[name] = [_parts(groups)] * len(lists)
 
     def search(self, method: Search, queries: Sequence[str], k: int) -> None:
         """Search for every query by exact search in the gallery, and store the results.
@@ -149,17 +144,18 @@ class Rankings:
         features = np.concatenate([block.double().numpy() for block in images.split(BLOCK)])
         index = method.index
         groups = index.predict(features)
-        length = min(len(features), len(groups.names) * 2 * reach(k, len(features)))
+        length = min(len(features), len(groups.names) * 4 * reach(k, len(features)))
         lists = []
         labels: list[NDArray[np.integer] | None] = []
         for query, vector in zip(queries, self.queries[NONE], strict=True):
             scores = (features @ vector.double().numpy()).round(12)
             found = groups.candidates(scores, np.arange(len(scores)), index.share_of_name())
+            found = replace(found, near_shares=index.near_shares)
             page = search_page(index, partial(_best, found, features), vector.numpy(), k)
             top = page.keys[page.order].astype(np.intp)
             is_kept = query in method.stated or bool(groups.doubt)
             lists.append(found.ranked[:length] if is_kept else _followed(found, top, length))
-            labels.append(None if is_kept else groups.codes)
+            labels.append(None if is_kept else _parts(groups))
         self.reranked[method.name] = np.stack(lists)
         self.labels[method.name] = labels
 
@@ -203,6 +199,13 @@ class Rankings:
                     total += float((before.double() * after.double()).sum())
                 cosines[method] = total / len(edited)
         return cosines
+
+
+def _parts(groups: Groups) -> NDArray[np.integer]:
+    """Return the label of each image (n,), with other numbers for images near the border."""
+    if groups.is_near is None:
+        return groups.codes
+    return np.where(groups.codes == UNKNOWN, UNKNOWN, 2 * groups.codes + groups.is_near)
 
 
 def _followed(found: Candidates, top: Rows, length: int) -> Rows:

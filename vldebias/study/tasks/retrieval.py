@@ -26,7 +26,12 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.measure.rankings import first_hits
 from vldebias.measure.representation import counts_of_groups
-from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
+from vldebias.measure.resampling import (
+    percentile_interval,
+    recentred_interval,
+    resampled_weights,
+    wilson_interval,
+)
 from vldebias.measure.retained import chance_shared, hits_of_value, resampled_shared, shared
 from vldebias.measure.rows import CHANCE, NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem, Rerank
@@ -39,13 +44,16 @@ from vldebias.study.task import AttributeFields, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 from vldebias.study.tasks.rankings import BLOCK, Rankings
-from vldebias.utils.arrays import Floats, Mask
+from vldebias.utils.arrays import Floats, Mask, Rows
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count
 
 Edits = Mapping[str, Edit | None]  # method -> its edit, None for the original model
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
+# A query gets worse if the difference between the groups' shares of its results and of the gallery
+# rises by more than this.
+WORSE_BY = 0.05
 RECALL = (1, 5, 10)  # values of k for caption recall
 # Largest gallery for which caption recall is measured. Its cost is quadratic in the gallery size.
 MOST_CAPTIONS = 10_000
@@ -210,6 +218,7 @@ class RetrievalTask(ImageTask):
                 n = {self.resample: counts[self.resample], **counts}
                 self._add_skews(result, gallery, rankings, images, columns, n)
                 self._add_retained(result, gallery, rankings, n)
+                self._add_queries_worse(result, gallery, rankings)
                 if edits or "search" in rankings.reranked:
                     result.provenance.settings["leaning"] = self._leaning(gallery, rankings)
                 for method, cosine in rankings.image_cosines().items():
@@ -439,16 +448,38 @@ class RetrievalTask(ImageTask):
                 random = random.reshape(self.resamples, -1).mean(axis=1)
                 result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
 
+    def _add_queries_worse(self, result: TaskResult, gallery: Gallery, rankings: Rankings) -> None:
+        """Add the share of queries whose results get further from the gallery's shares.
+
+        On the mean over queries, most methods reduce the skew, but for some queries it increases.
+        """
+        lists = rankings.first(max(self.k))
+        n = {"queries": len(self.queries)}
+        for k in self.k:
+            distances = {m: self._distances(gallery, rows[:, :k]) for m, rows in lists.items()}
+            unedited = distances.pop(NONE)
+            for method, rows in distances.items():
+                worse = int((rows - unedited > WORSE_BY).sum())
+                interval = wilson_interval(worse, len(rows))
+                result.add(f"queries_worse@{k}", method, worse / len(rows), interval, n=n)
+
+    def _distances(self, gallery: Gallery, rows: Rows) -> Floats:
+        """Return the mean difference (q,) between the groups' shares of rows (q, k) and of all."""
+        shares = counts_of_groups(gallery.codes[rows], len(gallery.names)) / rows.shape[1]
+        distances: Floats = np.abs(shares - gallery.gallery_shares).mean(axis=1)
+        return distances
+
     def _leaning(self, gallery: Gallery, rankings: Rankings) -> list[dict[str, object]]:
         """Return which group each query's first results favour, the most skewed query first.
 
         This is the group whose share among them exceeds its share of the gallery the most. Each
-        query also has the group's share and the share of results that stay for each method, and
-        whether the excess is larger than for 95% of random rankings.
+        query also has the group's share, the share of results that stay and whether the results
+        get worse for each method, and whether the excess is larger than for 95% of random rankings.
         """
         k, g = self.k[0], len(gallery.names)
         lists = {name: rows[:, :k] for name, rows in rankings.first(max(self.k)).items()}
         shares = {m: counts_of_groups(gallery.codes[rows], g) / k for m, rows in lists.items()}
+        distances = {name: self._distances(gallery, rows) for name, rows in lists.items()}
         unedited = lists.pop(NONE)
         excess = shares[NONE] - gallery.gallery_shares
         rng = np.random.default_rng(self.seed)
@@ -466,6 +497,10 @@ class RetrievalTask(ImageTask):
                     "beyond_chance": bool(excess[query, group] > limit),
                     "share": {name: float(rows[query, group]) for name, rows in shares.items()},
                     "stay": stay,
+                    "worse": {
+                        name: bool(distances[name][query] - distances[NONE][query] > WORSE_BY)
+                        for name in lists
+                    },
                 }
             )
         return leaning

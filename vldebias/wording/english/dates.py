@@ -1,4 +1,4 @@
-"""Parse dates in a prompt, such as "1943", "the 1870s" or "14th century"."""
+"""Find ages and dates in a prompt, such as "aged 60", "1943", "the 1870s" or "14th century"."""
 
 from __future__ import annotations
 
@@ -7,6 +7,28 @@ import re
 from vldebias.prompts.english.words import has_listed, listed, lists
 from vldebias.wording.english.text import Text
 
+_TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
+_TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
+# Ages before a person or thing, as in "a 30yo nurse" or "a 30-year-old Bordeaux". The number of
+# repetitions is bounded, because long runs of digits would otherwise take quadratic time.
+AGE_BEFORE_NOUN = re.compile(
+    r"\b\d{1,3}\s?(?:years?olds?|yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b|\b\d{1,3}-years?\b(?=\s+\w)"
+    r"|\b(?:\w{1,40}[- ](?:and a half[- ])?)?[\d,]{0,20}[\w-]{0,40}"
+    r"[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
+    r"|\b(?:month|week|day)s?[- ]olds?\b|\b(?:\d+|\w+ty)[- ]something\b"
+    r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",
+    re.IGNORECASE,
+)
+# Ages after a person, as in "a nurse in her late forties" or "a nurse aged 60".
+AGE_BEHIND = re.compile(
+    rf"\b(?:aged?|turning|age of|past|over) (?:of )?{_TEN_TO_NINETY}\b"
+    rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b|, [34]0s,"
+    rf"|\b(?:her|his|their|its|my|your|the) (?:{_TENS}|teens)\b"
+    r"|\b(?:her|his|their|its|my|your) \d\ds\b"
+    r"|(?:man|woman|lady) of (?:twenty|thirty|forty|fifty|sixty|seventy|eighty)\b"
+    rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
+    re.IGNORECASE,
+)
 # "1943", "1870s" and "1914-18", or "79ad" and "480bce".
 _YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
 _MODERN_YEAR = re.compile(r"20[0-4]\ds?")

@@ -86,12 +86,6 @@ def _sizes() -> dict[str, int]:
     return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
 
 
-def names_a_group(prompt: str) -> bool:
-    """Return whether a prompt mentions a couple, a family, a band or a crowd."""
-    words = re.findall(r"\w+", prompt.lower())
-    return has_listed(words, "group-left-unchanged")
-
-
 def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:
     """Return a phrase that describes a mixture of people.
 

@@ -26,9 +26,6 @@ from vldebias.wording.english.text import Text
 # A possessive acts as a determiner, as in "the king's guard".
 POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
-# Reasons to skip a noun: it does not refer to a person, or the rules cannot decide.
-NOBODY = "no person"
-UNCLEAR = "not understood"
 
 
 class PersonPhrase(NamedTuple):

@@ -20,29 +20,24 @@ from vldebias.prompts.english.words import (
 )
 from vldebias.prompts.english.words import person as is_person
 from vldebias.prompts.prompt_set import append_word
-from vldebias.wording.english.context import find_rules, words_of_fact
-from vldebias.wording.english.groups import describe, find_group, names_a_group
-from vldebias.wording.english.is_another import group_mentions
-from vldebias.wording.english.is_person import is_head
-from vldebias.wording.english.is_stated_or_named import (
+from vldebias.wording.english.context import words_of_fact
+from vldebias.wording.english.descriptions import (
+    agreeing_form,
+    neutral_text,
+    sides_in,
+    sides_of_words,
+)
+from vldebias.wording.english.groups import describe, find_group
+from vldebias.wording.english.people import find_persons, find_subjects
+from vldebias.wording.english.phrases import PersonPhrase
+from vldebias.wording.english.stated import (
     find_stated,
     states,
     values_of_persons,
     values_of_words,
 )
-from vldebias.wording.english.people import find_persons, find_subjects
-from vldebias.wording.english.phrases import NOBODY, PersonPhrase
-from vldebias.wording.english.rewritten import (
-    agreeing_form,
-    match,
-    neutral_text,
-    replace_gender,
-    sides_in,
-    sides_of_words,
-    strip,
-)
-from vldebias.wording.english.text import Text, read_text, with_capitals_of
-from vldebias.wording.groups import Group, Mixture, can_mix
+from vldebias.wording.english.text import read_text, with_capitals_of
+from vldebias.wording.groups import Group, can_mix
 from vldebias.wording.language import (
     MOST_PERSONS,
     Assignment,
@@ -50,15 +45,10 @@ from vldebias.wording.language import (
     Mention,
     NounValue,
     Replacement,
-    RewrittenPromptError,
     Value,
-    replace_all,
 )
-from vldebias.wording.reasons import CONTEXT, context_reason
+from vldebias.wording.reasons import CONTEXT, NOT_PLAIN, STATED, context_reason
 from vldebias.wording.syntax import is_in_capitals
-
-# Pronouns that stand for a person, as in "someone at a desk". There is no noun to modify.
-_PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
 
 
 class DescribedPerson(NamedTuple):
@@ -107,23 +97,13 @@ class English(Language):
     def find(self, text: str, attribute: Attribute) -> tuple[Mention, ...] | str:
         subjects = find_subjects(text)
         if isinstance(subjects, str):
-            if states(text, attribute) and not _states_of_things(subjects, text, attribute):
-                return "stated"
-            return _why_nobody(subjects, text)
-        words = read_text(text)
-        persons = group_mentions(words, subjects)
-        is_stated = find_stated(text, persons, attribute)
+            return STATED if states(text, attribute) else subjects
+        is_stated = find_stated(text, [[subject] for subject in subjects], attribute)
         found: list[Mention] = []
         n_open = 0
-        for mentions, stated in zip(persons, is_stated, strict=True):
+        for subject, stated in zip(subjects, is_stated, strict=True):
             # Later people cannot get a value, so the facts about them need not be analysed.
-            is_closed = stated or n_open == MOST_PERSONS
-            first = mentions[0]
-            person = _person(text, first, attribute, is_closed)
-            if not person.reason and _is_unclear_group(words, first.opening, person, found):
-                person = person._replace(reason="group")
-            if not person.reason and any(mention.named for mention in mentions):
-                person = person._replace(reason="named")
+            person = _person(text, subject, attribute, stated or n_open == MOST_PERSONS)
             # Facts that fix the value for the first person also fix it for everybody else.
             if not person.reason and found and found[0].reason.startswith(CONTEXT):
                 person = person._replace(reason=found[0].reason)
@@ -183,40 +163,6 @@ class English(Language):
             replacements.append(Replacement(start, end, written))
         return replacements
 
-    def replace_values(self, text: str, attribute: Attribute, people: Sequence[NounValue]) -> str:
-        if attribute.gender:
-            replaced, is_said = replace_gender(text, attribute, people)
-        else:
-            replaced = strip(text, attribute, people)
-            is_said = [False] * len(people)
-        # The values that the text does not state yet, by the index of the person.
-        unsaid: dict[int | None, str | Mixture] = {}
-        for number, (_, value) in enumerate(people):
-            if value is not None and not is_said[number]:
-                unsaid[number] = value
-        words = read_text(replaced)
-        persons = find_persons(replaced)
-        is_stated = find_stated(replaced, persons, attribute)
-        matched = match(words, persons, people)
-        assignments: list[Assignment] = []
-        for (first, *_), stated, matched_number in zip(persons, is_stated, matched, strict=True):
-            if matched_number not in unsaid:
-                continue
-            if stated and not attribute.gender:
-                raise RewrittenPromptError("rewritten: stated")
-            value = unsaid.pop(matched_number)
-            phrase = words.low[first.opening : first.head + 1]
-            nouns = [word for word in phrase if not listed(word, "gendered-pronoun")]
-            if attribute.gender and has_gendered(nouns):
-                continue  # "her little girl" already states the gender
-            person = _person(replaced, first, attribute, is_stated=False)
-            if not person.can_be(value):
-                raise RewrittenPromptError("rewritten: group")
-            assignments.append((person, attribute, value))
-        if unsaid:
-            raise RewrittenPromptError("rewritten: not understood")
-        return replace_all(replaced, self.write(replaced, assignments))
-
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
     ) -> list[Value]:
@@ -227,10 +173,10 @@ class English(Language):
         return [first, *[None] * (len(people) - 1)]
 
     def neutral(self, text: str, attribute: Attribute) -> str:
-        persons = self.find(text, attribute)
         people: list[NounValue] = []
-        for person in () if isinstance(persons, str) else persons:
-            people.append((person.noun, None if person.reason == "named" else NEUTRAL))
+        for phrase, *_ in find_persons(text):
+            noun = _person(text, phrase, attribute, is_stated=False).noun
+            people.append((noun, None if phrase.named else NEUTRAL))
         return neutral_text(text, attribute, people)
 
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
@@ -243,48 +189,28 @@ class English(Language):
             text: A description, such as a caption.
             attribute: The attribute to look for.
         """
-        persons = self.find(text, attribute)
-        if isinstance(persons, str):
-            return []
-        people: list[NounValue] = [(person.noun, None) for person in persons]
+        persons = find_persons(text)
+        mentions = [_person(text, phrase, attribute, is_stated=False) for phrase, *_ in persons]
         if attribute.gender:
-            values = sides_in(text, attribute, people)
+            values = sides_in(text, attribute, [(person.noun, None) for person in mentions])
         else:
-            # `find` may leave out a baby next to a parent, who states its own age.
-            value_of_offset = values_of_persons(text, find_persons(text), attribute)
-            values = [value_of_offset.get(person.start) for person in persons]
+            value_of_offset = values_of_persons(text, persons, attribute)
+            values = [value_of_offset.get(person.start) for person in mentions]
+        is_stated = find_stated(text, persons, attribute)
         described = []
-        for person, value in zip(persons, values, strict=True):
-            if person.reason == "named":
+        for (phrase, *_), person, value, stated in zip(
+            persons, mentions, values, is_stated, strict=True
+        ):
+            if phrase.named:
                 continue
             # Reduce "female nurse" and "woman doctor" to the profession, but keep a lone "man".
             words = [singular(word) for word in person.noun.lower().split()]
             while attribute.gender and len(words) > 1 and has_gendered(words[:1]):
                 del words[0]
-            is_stated = person.reason == "stated" or value is not None
             names_value = attribute.gender and has_gendered(words)
-            described.append(DescribedPerson(" ".join(words), value, is_stated, names_value))
+            is_any = stated or value is not None
+            described.append(DescribedPerson(" ".join(words), value, is_any, names_value))
         return described
-
-
-# ---- deciding which people have no stated value
-
-
-def _is_unclear_group(
-    words: Text, opening: int, person: Mention, earlier: Sequence[Mention]
-) -> bool:
-    """Return whether a group without a number may be the people who were described before it.
-
-    "a teacher and students" has a group of its own; "a teacher talks to students" may not.
-    """
-    if not earlier or not person.group or person.group.size:
-        return False
-    before = words.before(opening)
-    is_linked = before in ("with", "and", "plus")
-    # "hugging her players" adds a group, too.
-    is_linked |= before.endswith("ing") and listed(words.low[opening], "owner")
-    described = earlier[-1].group.end if earlier[-1].group else 0
-    return not is_linked or described >= person.end
 
 
 def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool) -> Mention:
@@ -292,13 +218,11 @@ def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: b
     group = find_group(text, subject)
     reason = ""
     if is_stated:
-        reason = "stated"
+        reason = STATED
     elif group is not None and _leaves(group, attribute):
-        reason = "group"
-    elif find_rules(text, subject.start, subject.end, attribute.kind):
-        # Facts fix the value: "a Catholic priest".
-        words = words_of_fact(text, subject.start, subject.end, attribute.kind)
-        reason = context_reason(words)
+        reason = NOT_PLAIN
+    elif fact := words_of_fact(text, subject.start, subject.end, attribute.kind):
+        reason = context_reason(fact)  # as in "a Catholic priest"
     start, _ = subject.words[-1]
     noun = text[start : subject.end]
     # Insert the value before the first adjective of the same or a later rank in English word order.
@@ -317,27 +241,6 @@ def _leaves(group: Group, attribute: Attribute) -> bool:
     if attribute.people == "same" or 1 in attribute.shares.values():
         return attribute.has_phrases
     return not can_mix(attribute.words.values())
-
-
-def _states_of_things(reason: str, text: str, attribute: Attribute) -> bool:
-    """Return whether all words for women and men belong to things or animals: "a queen bee"."""
-    words = read_text(text)
-    gendered_words = [i for i, word in enumerate(words.low) if has_gendered([word])]
-    if not attribute.gender or reason != NOBODY or not gendered_words:
-        return False
-    return all(
-        not is_head(words, i) and not listed(words.low[i], "gendered-pronoun")
-        for i in gendered_words
-    )
-
-
-def _why_nobody(reason: str, text: str) -> str:
-    """Return a more precise reason than "no person": "group" or "pronoun"."""
-    if not reason.startswith("no person"):
-        return reason
-    if _PRONOUN.search(text):
-        return "pronoun"
-    return "group" if names_a_group(text) else reason
 
 
 # ---- inserting values

@@ -1,17 +1,16 @@
-"""Detect the language of a prompt, and load its grammar on first use."""
+"""Detect the language of a prompt, and load its table on first use."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.prompts.english.words import kinds, person
 from vldebias.wording.english.reading import English
 from vldebias.wording.language import Assignment, Language, Replacement
-from vldebias.wording.languages.base import SpacedLanguage
 from vldebias.wording.languages.detection import (
     LETTER_SCORE,
     code_of_script,
@@ -19,7 +18,7 @@ from vldebias.wording.languages.detection import (
     name_of,
     scripts_of,
 )
-from vldebias.wording.languages.romance import LANGUAGES as ROMANCE
+from vldebias.wording.languages.table import Table
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
@@ -41,7 +40,7 @@ _registered: dict[str, Language] = {}
 
 
 class Unread(Language):
-    """Represent a language without a grammar, whose prompts stay unchanged."""
+    """Represent a language without a table, whose prompts stay unchanged."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -75,15 +74,12 @@ def unregister_language(code: str) -> None:
 
 @cache
 def load_language(code: str) -> Language:
-    """Return the grammar of a language, or an empty grammar if the language has none."""
+    """Return the table of a language, or an `Unread` language if there is none."""
     if code == "en":
         return ENGLISH
     if code not in CODES:
         return Unread(code)
-    if code in ROMANCE:
-        return ROMANCE[code]
-    language: Language = import_module(f"{__name__}.{code}.grammar").LANGUAGE
-    return language
+    return Table(Path(__file__).parent / f"{code}.txt")
 
 
 def language_of(text: str) -> Language | None:
@@ -154,7 +150,7 @@ def _foreign_language(text: str, scores: Mapping[str, float]) -> Language | None
         return _best_fit(text, {code: scores.get(code, 0) for code in readers})
     knowing = [code for code in likely if load_language(code).knows(text)]
     if best >= _SURE:
-        # Otherwise prefer the likeliest language that has a grammar.
+        # Otherwise prefer the likeliest language that has a table.
         knowing += sorted(likely, key=lambda code: code not in CODES)
     return load_language(knowing[0]) if knowing else None
 
@@ -179,12 +175,8 @@ def _best_fit(text: str, scores: Mapping[str, float]) -> Language:
     fits: dict[str, tuple[float, int]] = {}
     for code, score in scores.items():
         language = load_language(code)
-        assert isinstance(language, SpacedLanguage)
-        tokens = language.read(text)
-        phrases = [language.phrase_at(tokens, i) for i in range(len(tokens))]
-        parts = language.entries("foreign-letters")
-        n_foreign = sum(any(part in f" {token.low} " for part in parts) for token in tokens)
-        n_read = sum(phrase.last - phrase.first + 1 for phrase in phrases if phrase)
-        fits[code] = (score - n_foreign, n_read)
+        assert isinstance(language, Table)
+        minus_foreign, n_read = language.fit(text)
+        fits[code] = (score + minus_foreign, n_read)
     best = max(fits.values())
     return load_language(" or ".join(code for code in fits if fits[code] == best))

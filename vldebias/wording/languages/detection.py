@@ -40,7 +40,7 @@ def _pairs(name: str) -> dict[str, str]:
 
 
 def name_of(code: str) -> str:
-    """Return the English name of a language without a grammar, given its code or its name."""
+    """Return the English name of a language without a table, given its code or its name."""
     return _pairs("name").get(code, code)
 
 
@@ -95,7 +95,7 @@ def _is_japanese(text: str) -> bool:
         return True
     if "\uff0c" in text:
         return False  # Japanese does not use the Chinese comma.
-    lists = _lists("ja/words.txt")
+    lists = _lists("ja.txt")
     is_noun = any(word in lists["only-japanese"] for word in re.findall(r"\w+", text))
     return is_noun or not lists["japanese-form"].keys().isdisjoint(text)
 

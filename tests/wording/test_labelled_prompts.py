@@ -1,0 +1,131 @@
+"""Test labelled prompts: few are changed wrongly, and plain ones get a value.
+
+The labels were written before the rules ran on the prompts. The rules were corrected on all of
+these sets, so the rates do not estimate the accuracy on other prompts, but they must not get worse.
+
+A line either has the texts that are right for women and for men ("female", "male"), or a "label"
+(or "kind"): "open" (a value is inserted), "fixed", "stated", "named", "none" (unchanged), "not plain"
+(unchanged, or mixed), or "syntax" and "mixed" (one of "expected" or "ok").
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vldebias.prompts import load_prompts
+from vldebias.wording import balance_prompts
+
+HERE = Path(__file__).parent
+UNCHANGED = ("fixed", "stated", "named", "none")
+VALUES = ("female", "male")
+# Least share of prompts that are decided as labelled. Further people without a link and rare nouns
+# are left unchanged on purpose.
+LEAST_RIGHT = {
+    "blind": 0.75,
+    "blind2": 0.7,
+    "classes": 0.76,
+    "composed_prompts": 0.77,
+    "development_2": 0.62,
+    "development_3": 0.88,
+    "fresh": 0.77,
+    "fresh_kinds": 0.66,
+    "fresh_languages": 0.63,
+    "held_out_prompts": 0.64,
+    "held_out_prompts_2": 0.74,
+    "held_out_prompts_3": 0.74,
+    "held_out_prompts_4": 0.72,
+    "held_out_prompts_5": 0.76,
+    "kinds_blind": 0.83,
+    "labelled": 0.88,
+    "new_prompts_1": 0.79,
+    "new_prompts_2": 0.74,
+    "scenes": 0.82,
+    "scenes_blind": 0.66,
+}
+MOST_WRONG = 0.025
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """Return "right", "missed" (wrongly left unchanged) or "wrong change"."""
+    prompt = row["prompt"]
+    if "female" in row:
+        texts = _texts(row)
+        right = all(text in row[value] for text, value in zip(texts, VALUES, strict=True))
+        changed = any(text != prompt for text in texts)
+    else:
+        right, changed = _outcome_of_label(row)
+    if right:
+        return "right"
+    return "wrong change" if changed else "missed"
+
+
+def _texts(row: Mapping[str, Any]) -> list[str]:
+    prompt = row["prompt"]
+    if row["female"] == row["male"] != [prompt]:
+        # With two images of a group, each value is in the majority once.
+        return balance_prompts([prompt] * 2, "gender", seed=0).prompts
+    texts: list[str] = []
+    for value in VALUES:
+        shares = {name: float(name == value) for name in VALUES}
+        texts += balance_prompts(prompt, "gender", shares=shares).prompts
+    return texts
+
+
+def _outcome_of_label(row: Mapping[str, Any]) -> tuple[bool, bool]:
+    prompt = row["prompt"]
+    label = row.get("label") or row["kind"]
+    attribute = row.get("attribute", "gender")
+    names = list(load_prompts(attribute).attributes)
+    value = "female" if "female" in names else names[0]
+    shares = {name: float(name == value) for name in names}
+    (written,) = balance_prompts(prompt, attribute, shares=shares, seed=0).prompts
+    changed = written != prompt
+    if label in UNCHANGED:
+        return not changed, changed
+    if label == "group":
+        values = balance_prompts([prompt] * 4, attribute, seed=0).values
+        return not any(isinstance(value, str) for value in values), changed
+    expected = row.get("expected") or row.get("ok") or []
+    if label in ("syntax", "mixed"):
+        listed = [expected] if isinstance(expected, str) else expected
+        results = {_plain(_with_value(text, value)) for text in listed} or {_plain(prompt)}
+        return _plain(written) in results, changed
+    return changed, changed
+
+
+def _with_value(text: str, value: str) -> str:
+    """Insert a value for {v}, and the noun for women or men: "a {girl|boy} and a {v} cook"."""
+    nouns = re.compile(r"\{((?:baby )?girls?|wom[ae]n)\|((?:baby )?boys?|m[ae]n)\}")
+    return nouns.sub(r"\1" if value == "female" else r"\2", text).replace("{v}", value)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"\ban\b", "a", text.lower())).strip()
+
+
+@pytest.mark.parametrize("name", LEAST_RIGHT)
+def test_few_labelled_prompts_are_changed_wrongly(name: str) -> None:
+    lines = (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    counts = Counter(map(outcome, map(json.loads, lines)))
+    assert counts["wrong change"] <= MOST_WRONG * len(lines)
+    assert counts["right"] >= LEAST_RIGHT[name] * len(lines)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"prompt": "a nurse", "label": "open"}, "right"),
+        ({"prompt": "a red chair", "label": "open"}, "missed"),
+        ({"prompt": "a nurse", "label": "none"}, "wrong change"),
+        ({"prompt": "(nurse:1.2)", "label": "syntax", "expected": "({v} nurse:1.2)"}, "right"),
+        ({"prompt": "five engineers", "label": "group"}, "right"),
+        ({"prompt": "a nurse", "female": ["a female nurse"], "male": ["a male nurse"]}, "right"),
+    ],
+)
+def test_labels_are_compared_with_the_result(row: dict[str, Any], expected: str) -> None:
+    assert outcome(row) == expected

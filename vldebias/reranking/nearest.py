@@ -1,0 +1,103 @@
+"""Label images with the nearest text, and find those near the border between two labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.reranking.candidates import Floats, Mask
+
+Labels = NDArray[np.intp]
+_SMALL = 0.4  # A group is small if it has less than this share of what an even group would have.
+
+
+@dataclass(frozen=True, eq=False)
+class NearestText:
+    """Label images with the group whose text is most similar.
+
+    An image's margin is the difference between its two highest cosines. It is near the border if
+    the margin is below half of its label's median margin. Labels are wrong most often there.
+
+    Attributes:
+        names: names of the groups (g,).
+        texts: unit text embeddings (g, d) of the groups.
+        borders: margin (g,) below which images with each label are near the border.
+        wordings: unit text embeddings (w, g, d) of single wordings, each of which names all groups.
+
+    >>> import numpy as np
+    >>> labels = NearestText(("f", "m"), np.eye(2), np.array([0.1, 0.1]), np.empty((0, 2, 2)))
+    >>> codes, is_near = labels.predict(np.array([[0.6, 0.8], [0.75, 0.7]]))
+    >>> codes.tolist(), is_near.tolist()
+    ([1, 0], [False, True])
+    """
+
+    names: tuple[str, ...]
+    texts: Floats
+    borders: Floats
+    wordings: Floats
+
+    def predict(self, cosines: Floats) -> tuple[Labels, Mask]:
+        """Return the label (n,) of each image, and a mask (n,) of the images near the border.
+
+        Args:
+            cosines: cosines (n, g) of the images with the groups' texts.
+        """
+        codes, margins = labels_and_margins(cosines)
+        return codes, margins < self.borders[codes]
+
+    def with_borders_of(self, cosines: Floats) -> NearestText:
+        """Return the labels with borders that are measured on images with cosines (n, g)."""
+        codes, margins = labels_and_margins(cosines)
+        return replace(self, borders=borders_of(codes, margins, len(self.names)))
+
+
+def labels_and_margins(table: Floats) -> tuple[Labels, Floats]:
+    """Return the column (n,) of each row's largest number, and its margin (n,) over the next.
+
+    Args:
+        table: cosines or probabilities (n, g), with g of at least 2.
+    """
+    if table.shape[1] == 2:
+        differences = table[:, 1] - table[:, 0]
+        return (differences > 0).astype(np.intp), np.abs(differences)
+    largest = np.partition(table, -2, axis=1)[:, -2:]
+    return table.argmax(axis=1), largest[:, 1] - largest[:, 0]
+
+
+def borders_of(codes: NDArray[np.integer], margins: Floats, g: int) -> Floats:
+    """Return half of each group's median margin (g,), or 0 for groups without images.
+
+    Args:
+        codes: label of each image (n,), or -1 if unknown.
+        margins: margin of each image (n,).
+        g: number of groups.
+    """
+    borders = np.zeros(g)
+    for group in range(g):
+        own = margins[codes == group]
+        if len(own):
+            borders[group] = np.median(own) / 2
+    return borders
+
+
+def shares_near(codes: NDArray[np.integer], is_near: Mask, g: int) -> Floats:
+    """Return the share (g,) of each group's places that go to images near the border.
+
+    These are the shares of each group's images, with one exception. If some groups are small, most
+    images that are labelled as one of them by mistake belong to a large group, and not the other
+    way round. Then, only the places of small groups are divided, and the others' shares are 0.
+
+    Args:
+        codes: label of each image (n,), or -1 if unknown.
+        is_near: mask (n,) of the images near the border.
+        g: number of groups.
+    """
+    totals = np.bincount(codes + 1, minlength=g + 1)[1:]
+    near = np.bincount(codes[is_near] + 1, minlength=g + 1)[1:]
+    shares: Floats = near / np.maximum(totals, 1)
+    is_small = (totals > 0) & (totals < _SMALL / g * totals.sum())
+    if is_small.any():
+        shares[~is_small] = 0.0
+    return shares

@@ -1,1 +1,0 @@
-"""Arabic grammar and word lists."""

@@ -1,1 +1,0 @@
-"""German grammar and word lists."""

@@ -1,1 +1,0 @@
-"""Japanese grammar and word lists."""

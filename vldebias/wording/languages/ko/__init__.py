@@ -1,1 +1,0 @@
-"""Korean grammar and word lists."""

@@ -1,1 +1,0 @@
-"""Russian grammar and word lists."""

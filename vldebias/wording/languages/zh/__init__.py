@@ -1,1 +1,0 @@
-"""Chinese grammar and word lists."""

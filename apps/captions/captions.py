@@ -6,7 +6,6 @@ so wrong values are always shown next to right values and to captions that state
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -70,15 +69,15 @@ def evaluate_captions(
 
     Args:
         tables: files (.csv, .tsv, .jsonl, .json, .parquet, COCO, Flickr8k), or columns by name,
-            with a row for each image and its caption. Labels, reference captions, nouns,
-            confidences and models may be in further columns. The first model is the one that the
+            with a row for each image and its caption. Labels, reference captions, nouns and models
+            may be in further columns. The first model is the one that the
             others are compared with, on the images that all of them describe.
         attribute: prompt set of the attribute. English captions are read for any attribute, and
             those in ten other languages for gender.
         references: table with captions by people, such as COCO's captions_val2014.json, or with
             labels of the images.
-        columns: role -> column ("image", "caption", "label", "references", "noun", "confidence",
-            "model"), for columns that are not found by their names.
+        columns: role -> column ("image", "caption", "label", "references", "noun", "model"),
+            for columns that are not found by their names.
         out: folder for captions.csv, which lists how each caption was read, and for images of
             wrong ones. Rows that are marked there as misread are also left out of a second set of
             figures.
@@ -86,9 +85,9 @@ def evaluate_captions(
     Returns:
         Rows `said_right`, `said_wrong`, `said_none` and `said_several` for all images, by label and
         by noun; `said_gap` (women called men minus men called women); if there are refusals,
-        `refused` and `refused_gap`, which `said_none` includes; `wrong_left`, if only confident
-        captions state a value; and, for unclear images, `unclear_said` and the `share` of each
-        value among them. Images without a caption are left out and counted.
+        `refused` and `refused_gap`, which `said_none` includes; and, for unclear images,
+        `unclear_said` and the `share` of each value among them. Images without a caption are left
+        out and counted.
 
     Raises:
         InvalidInputError: If a table cannot be read, labels are not understood, or no image is in
@@ -279,9 +278,6 @@ def _clear_result(
     clear = answers.with_provenance({"n": n, "settings": dict(settings)})
     nouns = _cells(rows, "noun")
     clear.add_clear(np.array([nouns.get(image, "") for image in images]))
-    for model, method in zip(settings["models"], answers.answers, strict=True):
-        cells = _cells([row for row in rows if row.model == model], "confidence")
-        clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
     measured = {row.metric for row in clear.result.rows}
     first, *_, last = map(persons, answers.values)
     heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
@@ -375,26 +371,12 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
     for row in rows:
         cell = row.cells.get(role)
         text = "" if cell is None else str(cell).strip()
-        if text and cells.setdefault(row.image, text) != text and role != "confidence":
+        if text and cells.setdefault(row.image, text) != text:
             raise InvalidInputError(
                 f"image {row.image!r} has the {role}s {cells[row.image]!r} and {text!r}; expected"
                 f" one {role} for each image"
             )
     return cells
-
-
-def _number(cell: str | None) -> float:
-    """Return the number in a cell, or NaN if it is empty."""
-    try:
-        number = float(cell or "nan")
-    except ValueError:
-        number = math.inf
-    # Confidences are only ranked, so log-probabilities are fine. Infinite ones would be left out.
-    if math.isinf(number):
-        raise InvalidInputError(
-            f"confidence: expected finite numbers, or empty cells if unknown, got {cell!r}"
-        )
-    return number
 
 
 def _with_sentences(

@@ -21,7 +21,7 @@ from apps.captions.reading import (
     UNCLEAR,
     StatementReader,
 )
-from apps.captions.rows import KEPT, difference_interval
+from apps.captions.rows import difference_interval
 from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
@@ -143,24 +143,6 @@ def test_the_same_captions_change_nothing() -> None:
     changes = [row.change for row in same.rows if row.method == "copy" and row.change]
     assert changes
     assert all(change == (0, 0, 0) for change in changes)
-
-
-def test_confident_captions_are_wrong_less_often() -> None:
-    cases = table(20)
-    is_wrong = np.array([label in ("male", "female") and said not in (label, "none", "several")
-                         for label, _, said in CASES * 20])  # fmt: skip
-    rng = np.random.default_rng(0)
-    confidence = rng.random(len(is_wrong)) - 0.5 * is_wrong
-    result = evaluate_captions(cases | {"confidence": confidence.tolist()})
-    is_right = np.array([label == said for label, _, said in CASES * 20])
-    for share in KEPT:
-        threshold = np.quantile(confidence[is_right], 1 - share)
-        left = (confidence[is_wrong] >= threshold).mean()
-        row = result.row(
-            "captions", "wrong_left", "none", subset=f"{share:.0%} of the right values kept"
-        )
-        assert row.value == pytest.approx(left)
-        assert row.interval[0] <= left <= row.interval[1]
 
 
 def test_nouns_are_counted_if_there_is_a_column() -> None:
@@ -318,8 +300,6 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([table(label=["N/A"] + ["unknown"] * 10)], {}, "none of 11 images has a label"),
         ([table(label=[""] * 11)], {}, "none of 11 images has a label"),
         ([table(image=["a"] * 11)], {}, "image 'a' has the labels 'male' and 'female'"),
-        ([table(confidence=["high"] * 11)], {}, "confidence: expected finite .*, got 'high'"),
-        ([table(confidence=["-inf"] * 11)], {}, "confidence: expected finite .*, got '-inf'"),
         ([table(text=["x"] * 11) | {"title": ["y"] * 11}], {}, None),
     ],
 )
@@ -414,9 +394,17 @@ def test_the_list_of_refusals_is_short_and_finds_those_it_was_written_for() -> N
         rows = list(csv.DictReader(file))
     hits: dict[tuple[str, str], list[bool]] = {}
     for row in rows:
-        hits.setdefault((row["part"], row["is_refusal"]), []).append(is_refusal(row["answer"]))
-    assert np.mean(hits["development", "yes"]) > 0.8
-    assert np.mean(hits["development", "no"]) < 0.05
+        text = row["answer"]
+        is_counted = is_refusal(text) and READER.stated_value([text]) == NOT_STATED
+        hits.setdefault((row["part"], row["is_refusal"]), []).append(is_counted)
+    for part in ("development", "held out"):
+        assert np.mean(hits[part, "yes"]) > 0.7
+        assert np.mean(hits[part, "no"]) < 0.1
+
+
+@pytest.mark.parametrize("text", ['Someone with a sign "I will not go".', "Sorry, I can't tell."])
+def test_signs_and_undecided_answers_are_no_refusals(text: str) -> None:
+    assert not is_refusal(text)
 
 
 @pytest.mark.parametrize(

@@ -161,15 +161,15 @@ def stated_result(
     images = shared_images[: len(words[NONE])]
     labels, unlabelled = _labels([*rows, *about], about, images, reader)
     notes = [*provenance.settings["notes"], *unlabelled]
-    if len(models) > 1:
-        notes.insert(0, f"The models are compared with {models[0]} (no method).")
     shared = set(shared_images)
     left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
         notes.append(
-            f"Left out: {quantity(len(left_out), 'image')} not described by every model, such as"
-            f" {left_out[0]!r}."
+            "Only images that every model describes are compared; left out:"
+            f" {quantity(len(left_out), 'image')}, such as {left_out[0]!r}."
         )
+    # One paragraph, so that a page with several models begins with what they state.
+    notes = [" ".join(notes)] if len(models) > 1 and notes else notes
     notes += _doubts(words, texts, images)
     settings = {**provenance.settings, "models": models, "notes": notes}
     settings["interrupted"] = len(images) < len(shared_images)
@@ -178,13 +178,30 @@ def stated_result(
     for row in (*rows, *about):
         files.setdefault(row.image, []).append(row.file)
     settings |= examples.write(answers, models, images, texts, files, stated_value)
+    try:
+        results = _results(answers, settings, rows, images, examples)
+    except KeyboardInterrupt:
+        warn("interrupted: finishing the page of what was read; press Ctrl-C again to stop")
+        settings["interrupted"] = True
+        results = _results(answers, settings, rows, images, examples)
+    return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _results(
+    answers: AnswerRows,
+    settings: Mapping[str, Any],
+    rows: Rows,
+    images: Sequence[str],
+    examples: Examples,
+) -> list[TaskResult]:
+    """Return the results for clear and for unclear images, if there are any."""
     results = []
     if answers.clear.any():
         results.append(_clear_result(answers, settings, rows, images))
         _add_misread(results[0], answers, images, examples)
-    if (labels == UNCLEAR).any():
+    if (answers.labels == UNCLEAR).any():
         results.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
-    return Result.from_tasks(provenance.task, results, seconds=None)
+    return results
 
 
 def _read(
@@ -389,9 +406,13 @@ def _with_sentences(
         settings["advice"] = [*sentences(rows, NONE), *settings["notes"]]
         settings["notes"] = []
     else:
+        texts = []
         for model, method in zip(settings["models"], rows.answers, strict=True):
-            text = f"{model}: {' '.join(sentences(rows, method))}"
-            settings["notes"] = [*settings["notes"], text]
+            first, *others = sentences(rows, method)
+            name = f"{model} (“no method” in tables and plots)" if method == NONE else model
+            # The table compares the models by the shares in the first sentence.
+            texts.append(f"{name}: {' '.join(others) or first}")
+        settings["notes"] = [*texts, *settings["notes"]]
         settings["by_category"] = None  # the table by category shows a single model
     return rows.result
 

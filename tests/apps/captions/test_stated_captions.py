@@ -21,7 +21,7 @@ from apps.captions.reading import (
     UNCLEAR,
     StatementReader,
 )
-from apps.captions.rows import difference_interval
+from apps.captions.rows import AnswerRows, Words, difference_interval
 from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
@@ -128,11 +128,12 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     assert gap is not None
     assert gap[0] == pytest.approx(-30 / 120)
     notes = result.provenance[0].settings["notes"]
-    assert notes[:3] == [
-        "The models are compared with a (no method).",
-        "30 of 329 images have no label, such as '9'; left out.",
-        "Left out: 1 image not described by every model, such as '329'.",
-    ]
+    assert notes[0].startswith("a (“no method” in tables and plots): Wrong: ")
+    assert notes[1].startswith("table 2: Wrong: ")
+    assert notes[2] == (
+        "30 of 329 images have no label, such as '9'; left out. Only images that every model"
+        " describes are compared; left out: 1 image, such as '329'."
+    )
     (conclusion,) = [c for c in result.conclusions() if c.task == "captions"]
     assert conclusion.verdict == "better, at a cost"  # fewer values are stated
     assert "no value stated 0.14 to 0.29" in conclusion.sentence
@@ -439,7 +440,31 @@ def test_models_that_describe_different_images_lose_nobody_silently() -> None:
     images = [1, 2, 3, 4, 3, 4, 5, 6]
     columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
     result = evaluate_captions(columns | {"label": ["male"] * 8})
-    assert "Left out: 4 images not described by every model, such as '1'." in advice(result)
+    assert "left out: 4 images, such as '1'." in " ".join(advice(result))
+
+
+def test_an_interrupt_while_resampling_leaves_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_clear = AnswerRows.add_clear
+    calls = 0
+
+    def interrupted(rows: AnswerRows, nouns: Words) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        add_clear(rows, nouns)
+
+    monkeypatch.setattr(AnswerRows, "add_clear", interrupted)
+    file = tmp_path / "captions.csv"
+    pd.DataFrame(table(2)).to_csv(file, index=False)
+    command = ["eval", "captions", str(file), "--out", str(tmp_path / "out")]
+    with pytest.warns(match="interrupted: finishing the page"):
+        done = CliRunner().invoke(app, command)
+    assert done.exit_code == 130
+    assert (tmp_path / "out" / "index.html").exists()
+    assert (tmp_path / "out" / "captions.csv").exists()
 
 
 def test_one_image_twice_is_one_image_with_two_captions() -> None:

@@ -81,7 +81,7 @@ def evaluate_vqa(
 
     Args:
         tables: files or columns by name, with the columns image, answer and label; optionally
-            question, options, noun, confidence and model. The first model is the one that the
+            question, options, noun and model. The first model is the one that the
             others are compared with.
         attribute: prompt set of the attribute.
         judge: model that answers, such as `VlmJudge(model="./smolvlm",
@@ -203,9 +203,8 @@ def _asked(
         # The remainder is the probability of "cannot tell".
         chances = np.column_stack([chances, 1 - chances.sum(1)])
         for row, chance in zip(batch, chances, strict=True):
-            cells = {**row.cells, "confidence": float(chance.max())}
             answer = values[int(chance.argmax())]
-            yield StatedRow(judge.name, row.file, [answer], cells)
+            yield StatedRow(judge.name, row.file, [answer], row.cells)
 
 
 def open_picture(file: Path) -> Image:

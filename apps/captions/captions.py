@@ -6,7 +6,6 @@ so wrong values are always shown next to right values and to captions that state
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -70,15 +69,15 @@ def evaluate_captions(
 
     Args:
         tables: files (.csv, .tsv, .jsonl, .json, .parquet, COCO, Flickr8k), or columns by name,
-            with a row for each image and its caption. Labels, reference captions, nouns,
-            confidences and models may be in further columns. The first model is the one that the
+            with a row for each image and its caption. Labels, reference captions, nouns and models
+            may be in further columns. The first model is the one that the
             others are compared with, on the images that all of them describe.
         attribute: prompt set of the attribute. English captions are read for any attribute, and
             those in ten other languages for gender.
         references: table with captions by people, such as COCO's captions_val2014.json, or with
             labels of the images.
-        columns: role -> column ("image", "caption", "label", "references", "noun", "confidence",
-            "model"), for columns that are not found by their names.
+        columns: role -> column ("image", "caption", "label", "references", "noun", "model"),
+            for columns that are not found by their names.
         out: folder for captions.csv, which lists how each caption was read, and for images of
             wrong ones. Rows that are marked there as misread are also left out of a second set of
             figures.
@@ -86,9 +85,9 @@ def evaluate_captions(
     Returns:
         Rows `said_right`, `said_wrong`, `said_none` and `said_several` for all images, by label and
         by noun; `said_gap` (women called men minus men called women); if there are refusals,
-        `refused` and `refused_gap`, which `said_none` includes; `wrong_left`, if only confident
-        captions state a value; and, for unclear images, `unclear_said` and the `share` of each
-        value among them. Images without a caption are left out and counted.
+        `refused` and `refused_gap`, which `said_none` includes; and, for unclear images,
+        `unclear_said` and the `share` of each value among them. Images without a caption are left
+        out and counted.
 
     Raises:
         InvalidInputError: If a table cannot be read, labels are not understood, or no image is in
@@ -162,15 +161,15 @@ def stated_result(
     images = shared_images[: len(words[NONE])]
     labels, unlabelled = _labels([*rows, *about], about, images, reader)
     notes = [*provenance.settings["notes"], *unlabelled]
-    if len(models) > 1:
-        notes.insert(0, f"The models are compared with {models[0]} (no method).")
     shared = set(shared_images)
     left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
         notes.append(
-            f"Left out: {quantity(len(left_out), 'image')} not described by every model, such as"
-            f" {left_out[0]!r}."
+            "Only images that every model describes are compared; left out:"
+            f" {quantity(len(left_out), 'image')}, such as {left_out[0]!r}."
         )
+    # One paragraph, so that a page with several models begins with what they state.
+    notes = [" ".join(notes)] if len(models) > 1 and notes else notes
     notes += _doubts(words, texts, images)
     settings = {**provenance.settings, "models": models, "notes": notes}
     settings["interrupted"] = len(images) < len(shared_images)
@@ -179,13 +178,30 @@ def stated_result(
     for row in (*rows, *about):
         files.setdefault(row.image, []).append(row.file)
     settings |= examples.write(answers, models, images, texts, files, stated_value)
+    try:
+        results = _results(answers, settings, rows, images, examples)
+    except KeyboardInterrupt:
+        warn("interrupted: finishing the page of what was read; press Ctrl-C again to stop")
+        settings["interrupted"] = True
+        results = _results(answers, settings, rows, images, examples)
+    return Result.from_tasks(provenance.task, results, seconds=None)
+
+
+def _results(
+    answers: AnswerRows,
+    settings: Mapping[str, Any],
+    rows: Rows,
+    images: Sequence[str],
+    examples: Examples,
+) -> list[TaskResult]:
+    """Return the results for clear and for unclear images, if there are any."""
     results = []
     if answers.clear.any():
         results.append(_clear_result(answers, settings, rows, images))
         _add_misread(results[0], answers, images, examples)
-    if (labels == UNCLEAR).any():
+    if (answers.labels == UNCLEAR).any():
         results.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
-    return Result.from_tasks(provenance.task, results, seconds=None)
+    return results
 
 
 def _read(
@@ -279,9 +295,6 @@ def _clear_result(
     clear = answers.with_provenance({"n": n, "settings": dict(settings)})
     nouns = _cells(rows, "noun")
     clear.add_clear(np.array([nouns.get(image, "") for image in images]))
-    for model, method in zip(settings["models"], answers.answers, strict=True):
-        cells = _cells([row for row in rows if row.model == model], "confidence")
-        clear.add_kept(method, np.array([_number(cells.get(image)) for image in images]))
     measured = {row.metric for row in clear.result.rows}
     first, *_, last = map(persons, answers.values)
     heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
@@ -375,26 +388,12 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
     for row in rows:
         cell = row.cells.get(role)
         text = "" if cell is None else str(cell).strip()
-        if text and cells.setdefault(row.image, text) != text and role != "confidence":
+        if text and cells.setdefault(row.image, text) != text:
             raise InvalidInputError(
                 f"image {row.image!r} has the {role}s {cells[row.image]!r} and {text!r}; expected"
                 f" one {role} for each image"
             )
     return cells
-
-
-def _number(cell: str | None) -> float:
-    """Return the number in a cell, or NaN if it is empty."""
-    try:
-        number = float(cell or "nan")
-    except ValueError:
-        number = math.inf
-    # Confidences are only ranked, so log-probabilities are fine. Infinite ones would be left out.
-    if math.isinf(number):
-        raise InvalidInputError(
-            f"confidence: expected finite numbers, or empty cells if unknown, got {cell!r}"
-        )
-    return number
 
 
 def _with_sentences(
@@ -407,9 +406,13 @@ def _with_sentences(
         settings["advice"] = [*sentences(rows, NONE), *settings["notes"]]
         settings["notes"] = []
     else:
+        texts = []
         for model, method in zip(settings["models"], rows.answers, strict=True):
-            text = f"{model}: {' '.join(sentences(rows, method))}"
-            settings["notes"] = [*settings["notes"], text]
+            first, *others = sentences(rows, method)
+            name = f"{model} (“no method” in tables and plots)" if method == NONE else model
+            # The table compares the models by the shares in the first sentence.
+            texts.append(f"{name}: {' '.join(others) or first}")
+        settings["notes"] = [*texts, *settings["notes"]]
         settings["by_category"] = None  # the table by category shows a single model
     return rows.result
 

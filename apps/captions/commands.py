@@ -29,7 +29,7 @@ def captions(
 
     Prints right, wrong and missing values by group, with intervals, and writes a page. Needs no
     model: the captions may come from any program. Columns are image, caption, and optionally label
-    (a value or unclear), references, noun, confidence and model. The page shows the first wrong
+    (a value or unclear), references, noun and model. The page shows the first wrong
     captions; mark those that were misread, and run the command again.
 
     Examples:
@@ -61,7 +61,7 @@ def vqa(
     Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
     model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
     Columns are image, label (a value or unclear), and answer; optionally question, options (or
-    ans0, ans1, ans2, or A to E), noun, confidence and model. --column reply=NAME lists replies that
+    ans0, ans1, ans2, or A to E), noun and model. --column reply=NAME lists replies that
     name no value by label.
 
     Examples:

@@ -49,10 +49,16 @@ def stated_flags(folder: str, *, asks: str = "", references: bool = True) -> Fla
     yield "as_json", Json, False
 
 
-def stated_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the flags, and return the arguments for functions that evaluate texts about images.
+def evaluate_tables(
+    evaluate: Callable[..., Result], tables: Sequence[Path], flags: Mapping[str, Any]
+) -> None:
+    """Evaluate tables, and write and print the result.
+
+    After Ctrl-C, the page shows what was read, and the exit status is 130.
 
     Args:
+        evaluate: function that evaluates the tables.
+        tables: the tables.
         flags: values of `stated_flags`.
     """
     check_out(flags["out"])
@@ -71,22 +77,6 @@ def stated_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
         options = Options(out=flags["out"], device=device_of(None))
         judge = VlmJudge(model=flags["model"], questions=questions)
         settings["judge"] = judge.ready(None, Inputs(options))
-    return settings
-
-
-def evaluate_tables(
-    evaluate: Callable[..., Result], tables: Sequence[Path], flags: Mapping[str, Any]
-) -> None:
-    """Evaluate tables, and write and print the result.
-
-    After Ctrl-C, the page shows what was read, and the exit status is 130.
-
-    Args:
-        evaluate: function that evaluates the tables.
-        tables: the tables.
-        flags: values of `stated_flags`.
-    """
-    settings = stated_settings(flags)
     with only_writer(flags["out"]):
         result = evaluate(*tables, **settings, out=flags["out"])
         page = write_run(result, flags["out"])

@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.measure.resampling import (
     Interval,
-    percentile_interval,
     resampled_values,
     wilson_interval,
 )
 from vldebias.measure.rows import NONE, TaskResult
-from vldebias.utils.arrays import Floats
 
 from .reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
 
 ANSWERS = ("wrong", "right", "none", "several")
-KEPT = (0.9, 0.8, 0.75, 0.5)  # shares of right values to keep by confidence
 MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
 LEAST = 5  # minimum number of images for reporting a noun
 RESAMPLES = 2000
 SEED = 0
-_CONFIDENCE_RESAMPLES = 500
 Words = NDArray[np.str_]
 Mask = NDArray[np.bool_]
 
@@ -149,33 +144,6 @@ class AnswerRows:
                 n = {"images where one is stated": len(known)}
                 self.result.add("share", model, share.value, share[1:], n=n, subset=value)
 
-    def add_kept(self, model: str, confidences: Floats) -> None:
-        """Add how many wrong values are left if only confident values are stated.
-
-        Args:
-            model: name of the model.
-            confidences: confidence (n,) in the text of each image, or NaN if unknown.
-        """
-        known = self.clear & np.isfinite(confidences)
-        right, wrong = (self.hits(answer, known)[model] for answer in ("right", "wrong"))
-        if not right.any() or not wrong.any():
-            return
-        table = {model: np.column_stack([confidences[known], right, wrong])}
-        n = {"wrong": int(wrong.sum()), "right": int(right.sum())}
-        for share in KEPT:
-            left, draws = resampled_values(
-                table,
-                statistic=partial(_wrong_left, share=share),
-                resamples=_CONFIDENCE_RESAMPLES,
-                seed=SEED,
-            )
-            # With few wrong values, resamples hardly vary.
-            drawn = percentile_interval(draws[model][np.isfinite(draws[model])])
-            low, high = wilson_interval(left[model] * wrong.sum(), n["wrong"])
-            ends = {model: (min(low, drawn[0]), max(high, drawn[1]))}
-            subset = f"{share:.0%} of the right values kept"
-            self.result.add_draws("wrong_left", left, n=n, intervals=ends, subset=subset)
-
 
 def share_of(hits: float, n: int) -> Interval:
     """Return a share with its Wilson interval.
@@ -190,19 +158,6 @@ def share_of(hits: float, n: int) -> Interval:
     low, high = wilson_interval(hits, n)
     share = float(hits / n)
     return Interval(share, min(low, share), max(high, share))
-
-
-def _wrong_left(tables: Floats, share: float) -> Floats:
-    """Return the share of wrong values above the threshold that keeps a share of the right ones.
-
-    `tables` (b, n, 3) contain the confidence, and whether a value is right or wrong.
-    """
-    left = np.full(len(tables), np.nan)
-    for i, (confidences, right, wrong) in enumerate(np.moveaxis(tables, -1, 1)):
-        if right.any() and wrong.any():
-            threshold = np.quantile(confidences[right == 1], 1 - share)
-            left[i] = (confidences[wrong == 1] >= threshold).mean()
-    return left
 
 
 def difference_interval(first: Interval, last: Interval) -> tuple[float, float]:

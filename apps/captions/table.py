@@ -42,7 +42,6 @@ CAPTION_ROLES: Mapping[str, tuple[str, ...]] = {
     "label": ("label", "gender", "age", "race"),
     "references": ("references", "reference", "refs"),
     "noun": ("noun", "activity", "occupation", "object"),
-    "confidence": ("confidence", "probability", "prob", "score"),
     "model": ("model", "method", "captioner"),
 }
 # Keys of the text in a chat message, a choice, or one of several captions.

@@ -34,7 +34,7 @@ from vldebias.report.result import Result
 from vldebias.report.strip import write_strip
 from vldebias.utils.files import digest, read_json
 from vldebias.utils.json_values import JSON
-from vldebias.utils.phrases import listed_words, quantity
+from vldebias.utils.phrases import lacking, listed_words, quantity
 from vldebias.utils.pictures import decode
 
 from ..captions.answers import open_picture
@@ -231,11 +231,15 @@ def _read(
                 f"{source}: there is no column {name!r} for {role!r}; the columns are"
                 f" {rows.column_names}"
             )
-    for role in ("before", "after"):
+    required = {"before": "an image, or its path,", "after": "an image, or its path,"}
+    for kind in ("label", "people", "points"):
+        if {f"before_{kind}", f"after_{kind}"} & names.keys():
+            required |= {f"before_{kind}": kind, f"after_{kind}": kind}
+    for role, content in required.items():
         if role not in names:
             raise InvalidInputError(
-                f"{source}: expected a column {role!r} with an image, or its path, in every row;"
-                f" the columns are {rows.column_names}; name it: --column {role}=NAME"
+                f"{source}: expected a column {role!r} with {content} in every row; the columns are"
+                f" {rows.column_names}; name it: --column {role}=NAME"
             )
     texts: dict[str, Sequence[object]] = {}
     for role, name in names.items():
@@ -244,24 +248,12 @@ def _read(
             texts[role] = list(map(str, values.to_pylist()))
         else:
             texts[role] = [text.strip() for text in as_texts(values, f"{source}: {name}")]
-    for kind in ("label", "people", "points"):
-        lacking_columns = {f"before_{kind}", f"after_{kind}"} - texts.keys()
-        if len(lacking_columns) == 1:
-            raise InvalidInputError(
-                f"{source}: expected a column {min(lacking_columns)!r} as well; the columns are"
-                f" {rows.column_names}; name it: --column {min(lacking_columns)}=NAME"
-            )
     pairs = need("pandas").DataFrame(texts)
     has_images = pairs.before.map(says_something) & pairs.after.map(says_something)
     left_out = []
     if not has_images.all():
-        failed = pairs[~has_images].iloc[0]
-        n = int((~has_images).sum())
-        verb = "has" if n == 1 else "have"
-        left_out.append(
-            f"{n:,} of {quantity(len(pairs), 'edit')} {verb} no image before or after, such as"
-            f" {failed.before or failed.after!r}; left out."
-        )
+        failed = pairs.before.where(pairs.before != "", pairs.after)[~has_images].tolist()
+        left_out = [lacking(failed, len(pairs), "image before or after", unit="edit")]
         pairs = pairs[has_images].reset_index(drop=True)
     if pairs.empty:
         raise InvalidInputError(f"{source}: no edit has an image before and after it")
@@ -347,7 +339,8 @@ class _Block:
             n_edits = int(chosen.sum())
             figure = interval_over_people(means, is_share=is_share, n_edits=n_edits)
             subset = ", ".join(filter(None, (change, name)))
-            n = {"people": len(means), "pairs": int(chosen.sum())}
+            unit = "pairs with background" if metric.startswith("relative_") else "pairs"
+            n = {"people": len(means), unit: n_edits}
             self.result.add(metric, NONE, figure.value, figure[1:], n=n, subset=subset)
             if not name:
                 self.figures[change or metric] = figure
@@ -617,13 +610,13 @@ def _skin_result(
     first = skin_sentence(mean, measured, len(pairs), _OF_LIGHT if is_relative else "")
     left_out = []
     if reasons:
-        why = ", ".join(f"{reason} {n}" for reason, n in reasons.most_common())
+        why = ", ".join(f"{reason}: {n}" for reason, n in reasons.most_common())
         left_out.append(f"Left out: {quantity(reasons.total(), 'pair')} ({why}).")
     n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
     if n_raw:
         left_out.append(
-            f"{quantity(n_raw, 'pair')} without a background to compare: how much of the change is"
-            " light is unknown."
+            f"Only in figures that include the light: {quantity(n_raw, 'pair')} without a"
+            " background to compare."
         )
     left_out = [" ".join(left_out)] if left_out else []
     return skin.finish([first, *left_out, *_skin_sentences(skin)], [])
@@ -670,7 +663,7 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
 def _skin_sentences(skin: _Block) -> Iterator[str]:
     """Yield a sentence for each finding about skin."""
     # The first sentence has the mean of the relative change, if there is one.
-    for prefix, where in (("relative_", "Relative to the background"), ("", "With the light")):
+    for prefix, where in (("relative_", "Relative to the background"), ("", "Including the light")):
         lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
         if lighter is not None and darker is not None:
             yield (

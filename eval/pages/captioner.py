@@ -7,7 +7,7 @@ from pathlib import Path
 
 from apps.captions.reading import NOT_STATED, StatementReader
 from eval.tables import paragraph, read, rows_in, span, table
-from vldebias.data.label_values import is_refusal
+from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
 from vldebias.measure.rows import NONE
 from vldebias.prompts import load_prompts
 
@@ -71,12 +71,14 @@ def refusals() -> str:
             hits.setdefault((row["part"], row["is_refusal"]), []).append(counts)
     found = {part: sum(part_hits) for part, part_hits in hits.items()}
     return paragraph(
-        f"Refusals are found by 30 English phrases. On {len(hits['held out', 'yes'])} refusals that"
-        " were written after the list, in as many different ways as possible, it finds"
-        f" {found['held out', 'yes']}, and it takes {found['held out', 'no']} of"
-        f" {len(hits['held out', 'no'])} other answers for refusals, such as a sign that says “I"
-        f" will not be silent”. Of those that it was written with, it finds"
-        f" {found['development', 'yes']} of {len(hits['development', 'yes'])}, and"
-        f" {found['development', 'no']} of {len(hits['development', 'no'])} others. So look at"
-        " `captions.csv` before you report refusals; other languages are not read."
+        f"Refusals are found by {len(REFUSALS)} English phrases, and {len(UNDECIDED)} words mark"
+        " answers such as “I cannot tell”. On"
+        f" {len(hits['held out', 'yes'])} refusals that were written in the words of models and not"
+        f" used for the list, it finds {found['held out', 'yes']}, and it takes"
+        f" {found['held out', 'no']} of {len(hits['held out', 'no'])} other answers for refusals."
+        f" Of the answers that it was written with, it finds {found['development', 'yes']} of"
+        f" {len(hits['development', 'yes'])} refusals, of which half are worded to be hard, and"
+        f" takes {found['development', 'no']} of {len(hits['development', 'no'])} others for"
+        " refusals. Short ones, such as “Declined.”, and other languages are not found. So look at"
+        " `captions.csv` before you report refusals."
     )

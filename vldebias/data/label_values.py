@@ -40,22 +40,33 @@ _REFUSAL = re.compile(
     r"|^no (?:clear |visible )?(?:people|persons?|humans?|faces?|subjects?)\b"
     r"|^(?:faces?|persons?|people) (?:is |are )?not (?:visible|detected|found|shown)\b"
 )
-# Phrases of models that decline to answer, as `is_refusal` compares them, and phrases in which they
-# do not, because "I cannot tell" is an answer about the image.
+# Phrases of models that decline to answer, as `is_refusal` compares them.
 REFUSALS = (
-    *("i am sorry", "sorry but", "sorry i", "apologize", "apologies", "as an ai", "language model"),
-    *("i cannot", "i will not", "i do not", "i am not", "rather not", "prefer not", "i avoid"),
-    *("decline to", "i decline", "i refuse", "something i", "my guidelines", "content policy"),
-    *("inappropriate for me", "not appropriate to", "safety system", "please provide"),
+    *("sorry", "i apologize", "an ai", "i cannot", "i do not", "i will not", "i am not", "i was"),
+    *("i refuse", "i decline", "i avoid", "i refrain", "i rather", "i prefer", "something i"),
+    *("assume", "assumptions", "inappropriate", "sensitive", "privacy", "guidelines", "policy"),
+    "request",
 )
-UNDECIDED = (
-    *("i cannot tell", "i cannot see", "i cannot say", "i do not know", "i do not see"),
-    "i am not sure",
+# What follows "I cannot", "I do not" or "I am not" in answers about images that show too little.
+UNDECIDED = ("tell", "see", "say", "know", "think", "sure", "certain")
+_UNDECIDED = re.compile(
+    rf"(?: sorry(?: but)?)? i (?:cannot|do not|am not)(?: entirely)? (?:{'|'.join(UNDECIDED)}) "
 )
 _FULL_FORMS = {
-    **{r"'m\b": " am", r"\bwon't\b": "will not", r"\bdon't\b": "do not", "apologise": "apologize"},
-    r"\b(?:can't\b|can not\b|(?:am )?(?:unable|not able) to\b)": "cannot",
+    **{r"'m\b": " am", r"'d\b": " would", r"'ll\b": " will", r"\bwon't\b": "will not"},
+    **{
+        r"n't\b": " not",
+        "apologise": "apologize",
+        "policies": "policy",
+        "not appropriate": "inappropriate",
+    },
+    r"\b(?:ca|can) not\b": "cannot",
+    r"\b(?:am )?(?:unable|not able) to\b": "cannot",
+    r"\b(?:shall|should|must|may|would|could) not\b": "will not",
+    # "I must respectfully decline", "I'll have to pass"
+    r"\bi (?:(?:will|would|must|have to|need to|try to|respectfully) )+(?!not\b)": "i ",
 }
+_QUOTATION = re.compile(r"(?<=\S )[\"\u201c][^\"\u201d]*[\"\u201d]")
 # Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
 # integers, and codes used by survey software.
 _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
@@ -127,12 +138,12 @@ def is_refusal(text: str) -> bool:
     >>> is_refusal("I'm not able to assist."), is_refusal("I can't tell from this angle.")
     (True, False)
     """
-    words = plain(text)
+    # Signs in a picture may say "I will not be silent".
+    words = plain(_QUOTATION.sub("", text))
     for short, full in _FULL_FORMS.items():
         words = re.sub(short, full, words)
     words = " ".join(["", *re.findall(r"\w+", words), ""])
-    for phrase in UNDECIDED:
-        words = words.replace(f" {phrase} ", " ")
+    words = _UNDECIDED.sub(" ", words)
     return any(f" {phrase} " in words for phrase in REFUSALS)
 
 

@@ -313,7 +313,6 @@ BUILT_IN = (
     Metric("said_several", "several or other values stated", bounds=SHARE),
     Metric("refused", "refused to answer", bounds=SHARE),
     _bias("refused_gap", "gap of refusals", better="neither", bounds=BOTH),
-    Metric("wrong_left", "wrong values left", bounds=SHARE),
     # What editors did to people. "Relative" is without what happened to the background.
     _bias("label_changed", "label changed", bounds=SHARE),
     Metric("label_became", "label became another", bounds=SHARE),

@@ -110,21 +110,24 @@ def quantity_of(count: int, units: str) -> str:
     return f"1 {units.removesuffix('s')}"
 
 
-def lacking(missing: Sequence[str], total: int, what: str, why: str = "") -> str:
-    """Return a sentence on images that are left out.
+def lacking(
+    missing: Sequence[str], total: int, what: str, why: str = "", *, unit: str = "image"
+) -> str:
+    """Return a sentence on images, or edits, that are left out.
 
     Args:
-        missing: the images.
-        total: number of images.
+        missing: those that lack something.
+        total: number of all of them.
         what: what they lack, such as "caption".
         why: why the first one lacks it, or "".
+        unit: what they are.
 
     >>> lacking(["1.jpg", "2.jpg"], 60, "label")
     "2 of 60 images have no label, such as '1.jpg'; left out."
     """
     verb = "has" if len(missing) == 1 else "have"
     return (
-        f"{len(missing):,} of {quantity(total, 'image')} {verb} no {what}, such as"
+        f"{len(missing):,} of {quantity(total, unit)} {verb} no {what}, such as"
         f" {missing[0]!r}{f' ({why})' if why else ''}; left out."
     )
 

@@ -21,7 +21,7 @@ from apps.captions.reading import (
     UNCLEAR,
     StatementReader,
 )
-from apps.captions.rows import KEPT, difference_interval
+from apps.captions.rows import AnswerRows, Words, difference_interval
 from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
@@ -100,6 +100,7 @@ def test_captions_without_gender_have_no_error_and_none_stated() -> None:
     assert row.interval[1] > 0.3  # Wilson's interval has a width even without errors
 
 
+@pytest.mark.filterwarnings("ignore:.*state several values")
 @given(st.lists(st.sampled_from(CASES), min_size=1, max_size=30))
 def test_the_shares_of_all_answers_sum_to_one(cases: list[tuple[str, str, str]]) -> None:
     labels, captions, _ = zip(*(("male", "A man.", ""), *cases), strict=True)
@@ -127,11 +128,12 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     assert gap is not None
     assert gap[0] == pytest.approx(-30 / 120)
     notes = result.provenance[0].settings["notes"]
-    assert notes[:3] == [
-        "The models are compared with a (no method).",
-        "30 of 329 images have no label, such as '9'; left out.",
-        "Left out: 1 image not described by every model, such as '329'.",
-    ]
+    assert notes[0].startswith("a (“no method” in tables and plots): Wrong: ")
+    assert notes[1].startswith("table 2: Wrong: ")
+    assert notes[2] == (
+        "30 of 329 images have no label, such as '9'; left out. Only images that every model"
+        " describes are compared; left out: 1 image, such as '329'."
+    )
     (conclusion,) = [c for c in result.conclusions() if c.task == "captions"]
     assert conclusion.verdict == "better, at a cost"  # fewer values are stated
     assert "no value stated 0.14 to 0.29" in conclusion.sentence
@@ -142,24 +144,6 @@ def test_the_same_captions_change_nothing() -> None:
     changes = [row.change for row in same.rows if row.method == "copy" and row.change]
     assert changes
     assert all(change == (0, 0, 0) for change in changes)
-
-
-def test_confident_captions_are_wrong_less_often() -> None:
-    cases = table(20)
-    is_wrong = np.array([label in ("male", "female") and said not in (label, "none", "several")
-                         for label, _, said in CASES * 20])  # fmt: skip
-    rng = np.random.default_rng(0)
-    confidence = rng.random(len(is_wrong)) - 0.5 * is_wrong
-    result = evaluate_captions(cases | {"confidence": confidence.tolist()})
-    is_right = np.array([label == said for label, _, said in CASES * 20])
-    for share in KEPT:
-        threshold = np.quantile(confidence[is_right], 1 - share)
-        left = (confidence[is_wrong] >= threshold).mean()
-        row = result.row(
-            "captions", "wrong_left", "none", subset=f"{share:.0%} of the right values kept"
-        )
-        assert row.value == pytest.approx(left)
-        assert row.interval[0] <= left <= row.interval[1]
 
 
 def test_nouns_are_counted_if_there_is_a_column() -> None:
@@ -317,8 +301,6 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([table(label=["N/A"] + ["unknown"] * 10)], {}, "none of 11 images has a label"),
         ([table(label=[""] * 11)], {}, "none of 11 images has a label"),
         ([table(image=["a"] * 11)], {}, "image 'a' has the labels 'male' and 'female'"),
-        ([table(confidence=["high"] * 11)], {}, "confidence: expected finite .*, got 'high'"),
-        ([table(confidence=["-inf"] * 11)], {}, "confidence: expected finite .*, got '-inf'"),
         ([table(text=["x"] * 11) | {"title": ["y"] * 11}], {}, None),
     ],
 )
@@ -413,9 +395,17 @@ def test_the_list_of_refusals_is_short_and_finds_those_it_was_written_for() -> N
         rows = list(csv.DictReader(file))
     hits: dict[tuple[str, str], list[bool]] = {}
     for row in rows:
-        hits.setdefault((row["part"], row["is_refusal"]), []).append(is_refusal(row["answer"]))
-    assert np.mean(hits["development", "yes"]) > 0.8
-    assert np.mean(hits["development", "no"]) < 0.05
+        text = row["answer"]
+        is_counted = is_refusal(text) and READER.stated_value([text]) == NOT_STATED
+        hits.setdefault((row["part"], row["is_refusal"]), []).append(is_counted)
+    for part in ("development", "held out"):
+        assert np.mean(hits[part, "yes"]) > 0.7
+        assert np.mean(hits[part, "no"]) < 0.1
+
+
+@pytest.mark.parametrize("text", ['Someone with a sign "I will not go".', "Sorry, I can't tell."])
+def test_signs_and_undecided_answers_are_no_refusals(text: str) -> None:
+    assert not is_refusal(text)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +440,31 @@ def test_models_that_describe_different_images_lose_nobody_silently() -> None:
     images = [1, 2, 3, 4, 3, 4, 5, 6]
     columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
     result = evaluate_captions(columns | {"label": ["male"] * 8})
-    assert "Left out: 4 images not described by every model, such as '1'." in advice(result)
+    assert "left out: 4 images, such as '1'." in " ".join(advice(result))
+
+
+def test_an_interrupt_while_resampling_leaves_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_clear = AnswerRows.add_clear
+    calls = 0
+
+    def interrupted(rows: AnswerRows, nouns: Words) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        add_clear(rows, nouns)
+
+    monkeypatch.setattr(AnswerRows, "add_clear", interrupted)
+    file = tmp_path / "captions.csv"
+    pd.DataFrame(table(2)).to_csv(file, index=False)
+    command = ["eval", "captions", str(file), "--out", str(tmp_path / "out")]
+    with pytest.warns(match="interrupted: finishing the page"):
+        done = CliRunner().invoke(app, command)
+    assert done.exit_code == 130
+    assert (tmp_path / "out" / "index.html").exists()
+    assert (tmp_path / "out" / "captions.csv").exists()
 
 
 def test_one_image_twice_is_one_image_with_two_captions() -> None:

@@ -276,7 +276,7 @@ def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
     assert advice[1].startswith(
         "Relative to the background, skin is lighter by more than 2 L* in 33%"
     )
-    assert advice[2].startswith("With the light, skin is lighter by more than 2 L* in 67%")
+    assert advice[2].startswith("Including the light, skin is lighter by more than 2 L* in 67%")
     assert "The change differs by +" in advice[3]
     assert "neither race nor pigment" in provenance.description
 
@@ -314,7 +314,7 @@ def test_doubtful_pairs_are_left_out_and_counted(folder: Path, tmp_path: Path) -
     assert result.row("skin", "lighter", "none").n == {"people": 18, "pairs": 18}
     first, left_out, *_ = result.provenance[0].settings["advice"]
     assert first.endswith("18 of 20 pairs could be measured.")
-    assert left_out == "Left out: 2 pairs (no face after 1, hardly any colour 1)."
+    assert left_out == "Left out: 2 pairs (no face after: 1, hardly any colour: 1)."
 
 
 def test_the_command_writes_a_page_with_strips(folder: Path, tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_without_relative_changes_the_gate_checks_the_raw_share(folder: Path) ->
     first, left_out, *_ = result.provenance[0].settings["advice"]
     assert "beyond the light" not in first
     assert first.endswith("20 of 20 pairs could be measured.")
-    assert left_out.startswith("20 pairs without a background to compare")
+    assert left_out.startswith("Only in figures that include the light: 20 pairs without a")
 
 
 def test_a_judge_labels_both_images_and_its_own_changes_are_the_floor(folder: Path) -> None:
@@ -417,8 +417,8 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
         ({"before": [""] * 20}, "no edit has an image before and after"),
         ({"after": None}, "expected a column 'after' with an image, or its path"),
         ({"before_label": ["unclear"] * 20}, "got none that is known"),
-        ({"after_label": None}, r"expected a column 'after_label' as well.*--column after_label="),
-        ({"before_points": [POINTS] * 20}, "expected a column 'after_points' as well"),
+        ({"after_label": None}, r"expected a column 'after_label' with label.*--column after_label="),
+        ({"before_points": [POINTS] * 20}, "expected a column 'after_points' with points"),
         ({"before_points": ["1 2 3"] * 20, "after_points": [POINTS] * 20}, "expected an image"),
     ],
 )

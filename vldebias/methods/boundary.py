@@ -185,6 +185,10 @@ def class_labels(problem: Problem, prompt_set: PromptSet) -> Codes | None:
 
     Returns None if no image has a label under the key "class".
 
+    Args:
+        problem: the problem with the reference images.
+        prompt_set: the set whose class names the labels use.
+
     Raises:
         InvalidInputError: If a label is not the name of one of the set's classes.
     """
@@ -288,7 +292,12 @@ def move_boundary(problem: Problem, role: str, edit: Edit) -> tuple[Edit, str]:
 
 
 def cosines(rows: Tensor, texts: Tensor) -> Floats:
-    """Return the cosines (n, k) between unit rows (n, d) and texts (k, d) of any norm."""
+    """Return the cosines (n, k) between images and texts.
+
+    Args:
+        rows: embeddings (n, d) of images, of norm 1.
+        texts: embeddings (k, d) of texts, of any norm.
+    """
     products: Floats = (rows @ normalize(texts, dim=1).T).numpy()
     return products
 

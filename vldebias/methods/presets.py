@@ -232,7 +232,12 @@ def _why_no_search_is_edited(problem: Problem) -> str:
 
 
 def unedited_queries(problem: Problem, role: str) -> Edit:
-    """Return an edit of queries that changes nothing, and records how to re-rank results."""
+    """Return an edit of queries that changes nothing, and records how to re-rank results.
+
+    Args:
+        problem: the problem of the search.
+        role: the encoder that the edit is for.
+    """
     edit = problem.fit("none", role).with_provenance(method=NOTHING)
     reason = _why_no_search_is_edited(problem)
     return edit.with_provenance(choice=_choice(problem, edit, reason, None))

@@ -63,6 +63,21 @@ _ONE_OF = re.compile(
     r"|\bone (?:is|of|\w+s)\b",
     re.IGNORECASE,
 )
+# Somebody may be mentioned because they are absent: "the pilot is missing", "left by a carpenter".
+_ABSENT = re.compile(
+    r"\b(?:abandoned|deserted|vacated|evacuated|forgotten|left|lost|dropped|emptied|replaced) by\b"
+    r"|\bleft (?:behind|alone by|empty)\b|\b(?:instead|in place|in lieu|devoid|emptied|cleared) of\b"
+    r"|\b(?:remov|eras|delet|omit|exclud|substitut|swap|replac|subtract)(?:e|es|ed|ing|t?ting|ped|ping)?\b"
+    r"|\b(?:take|cut|edit|crop|leave|blank|photoshop|paint|mask|clone|wipe) (?:out|away|off)\b(?! the trash)"
+    r"|\b(?:not|n['\u2019]?t|cannot|never|barely) (?:\w+ )?(?:needed|required|wanted|visible|shown|seen|"
+    r"there|here|present|included|part|in|at|on|inside|around|yet|among|allowed|necessary|exist)\b"
+    r"|\b(?:missing|absent|absence|lacks|lacking|awaits|awaiting|extinct|nowhere|elsewhere|vanished|"
+    r"disappeared|unneeded|used to be|used to sit|no longer|any ?more|yet to|out of (?:frame|view|sight|shot)"
+    r"|hidden from|died out|moved (?:on|away|out)|gone|went home|fled|rather than|sans|minus"
+    r"|off[ -]?(?:camera|screen|stage|duty)|outside (?:of )?(?:the )?(?:picture|frame|image|shot))\b"
+    r"|\b(?:where|which|that|who)\b[^.;\n]*\b(?:would|should|used to|once|normally|usually)\b",
+    re.IGNORECASE,
+)
 # Lists of words before "of" that show somebody: "a portrait of a nurse".
 _SHOWN_OF = (
     "picture",
@@ -299,7 +314,27 @@ def shows_owner(text: Text) -> bool:
     )
 
 
+def is_about_absence(text: Text) -> bool:
+    """Doubt about somebody who may be absent: "the pilot is missing", "left by a carpenter"."""
+    return _ABSENT.search(text.prompt) is not None
+
+
 # ---- doubts about a noun
+
+
+def may_be_elsewhere(n: Noun) -> bool:
+    """Doubt about somebody who is mentioned and need not be seen: "the singer is late".
+
+    A definite noun shows somebody in "a portrait of the singer", "while the singer bows" and, where
+    the prompt begins, with a preposition or an act: "the singer is bowing".
+    """
+    if listed(n.relation, "possessor") or not n.is_definite:
+        return False
+    if n.opening:
+        return not (n.relation in ("of", "with", "and") or listed(n.relation, "opens-clause"))
+    rest = n.text.after(n.i + 1)
+    is_shown = rest.endswith("ing") or rest in ("in", "at", "on")
+    return listed(n.after, "copula", "past") and not is_shown
 
 
 def is_hidden(n: Noun) -> bool:
@@ -634,12 +669,14 @@ DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
     (is_about_given_picture, EDIT),
     (is_template, NOT_PLAIN),
     (introduces_name, NAMED),
+    (is_about_absence, NOT_PLAIN),
     (has_one_of_several, NOT_PLAIN),
     (is_question, NOT_PLAIN),
     (shows_owner, NOT_PLAIN),
 )
 DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
     (is_hidden, NOT_PLAIN),
+    (may_be_elsewhere, NOT_PLAIN),
     (is_uncommon, NOT_PLAIN),
     (is_not_open, NOT_PLAIN),
     (is_toy_or_animal, NOT_PLAIN),

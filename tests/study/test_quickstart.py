@@ -80,6 +80,8 @@ def test_the_default_row_is_what_debias_attaches() -> None:
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
         for name in names:
+            if prompts is genders and name == "default+reference":
+                continue  # searches get no edit by default
             images = reference if name == "default+reference" else None
             options = {} if name.startswith("default") else {"method": name}
             measured = fit_method(host, prompts, name, task.lam, reference=images)

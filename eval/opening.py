@@ -37,7 +37,7 @@ def main() -> None:
     print(*(text for text, _ in result.sentences()), sep="\n")
 
     query = search_tab.QUERIES[engine.galleries[0]][0]
-    answer, _ = search(engine, query, "gender", "default")
+    answer, _ = search(engine, query, "gender", search_tab.SEARCH_METHODS[0])
     opening.save_search(answer)
     print(answer.sentence())
 

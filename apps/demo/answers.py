@@ -9,7 +9,7 @@ from vldebias.utils.phrases import listed_words, person, persons
 
 METHODS = ("default", "cali", "orth-cali")
 # Without reference images, the default does not change any search, so it is not listed first.
-SEARCH_METHODS = ("difference", "cali", "orth-cali", "default")
+SEARCH_METHODS = ("difference", "cali", "orth-cali")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Answer:
         column: name of the label column used for counting.
         edited: results for the query as edited by a method.
         reranked: results for the unedited query, re-ranked by the groups that the model predicts.
-        why: why the method has no effect, or "" if it has one.
         stated: words in the query that name a value. If there are any, nothing is changed.
         source: source of the images and labels, or "" if no citation is needed.
     """
@@ -56,7 +55,6 @@ class Answer:
     before: Found
     edited: Found
     reranked: Found
-    why: str = ""
     stated: tuple[str, ...] = ()
     source: str = ""
 
@@ -104,8 +102,6 @@ class Answer:
                 f"Left unchanged: the query states the {self.column} ({words}), so all rows are the"
                 " same."
             )
-        if self.why:
-            return f"The query is not edited because the default attaches nothing. {self.why}"
         return ""
 
     def sentence(self) -> str:

@@ -202,14 +202,6 @@ class Engine:
 
         return self.remember(("fit", id(host), prompts, method), fit)
 
-    def reason(self, host: Any, prompts: str, method: str, reference: Any = None) -> str:
-        """Return why the default does not edit a model and what to do, or "" if it does."""
-        for edit in self.edits(host, prompts, method, reference).values():
-            choice = edit.provenance.choice
-            if choice is not None and not edit.rank:
-                return str(choice.reason)
-        return ""
-
     @contextmanager
     def generating(
         self,

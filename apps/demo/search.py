@@ -200,8 +200,7 @@ def search(
     if not stated:
         edited = _found(engine, gallery, text, name, chosen, strength)
         reranked = _found(engine, gallery, text, name, reranks=True)
-    why = abstention(engine, name, chosen, place)
-    return Answer(text, name, before, edited, reranked, why, stated, gallery.source), gallery
+    return Answer(text, name, before, edited, reranked, stated, gallery.source), gallery
 
 
 def stated_words(query: str, column: str) -> tuple[str, ...]:
@@ -264,19 +263,6 @@ def _found(
         skew=float(max_skew(-place[known], codes, k=top)),
         top=top,
     )
-
-
-def abstention(engine: Engine, column: str, method: str, gallery_name: str) -> str:
-    """Return why a method cannot change searches for these groups, or "" if it can.
-
-    Raises:
-        InvalidInputError: If a method or column is unknown.
-    """
-    name = check_choice(column, columns(engine, gallery_name), "groups")
-    chosen = check_choice(method, SEARCH_METHODS, "method")
-    gallery = open_gallery(engine, gallery_name)
-    with engine.lock:
-        return engine.reason(gallery.host, prompts_of(name), chosen, gallery.reference)
 
 
 def columns(engine: Engine, gallery_name: str) -> tuple[str, ...]:

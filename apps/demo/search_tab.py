@@ -37,9 +37,6 @@ QUERIES = {
 }
 """Maps a gallery to queries to try. Users' own models have the miniature's queries."""
 KIND_OF_GALLERY = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
-# Without reference images, the default does not change any search, so a different method is
-# preselected for other galleries.
-FIRST_METHOD = {PHOTOGRAPHS: "default"}
 HEADS = ("group", "images", "without", "with method")
 BIRDS_SHOWN = 8
 SAVED = "This is a saved example. Change the query or a setting, and press Search."
@@ -59,7 +56,7 @@ class SearchTab:
         self.engine = engine
         first = engine.galleries[0]
         queries = QUERIES.get(first, QUERIES[MINIATURE])
-        method = _first_method(first)
+        method = SEARCH_METHODS[0]
         opening_lines = ""
         opening_rows = ["", "", ""]
         opening_source = ""
@@ -210,10 +207,6 @@ def _method(name: str, methods: Sequence[str], value: str = METHODS[0]) -> gr.Dr
     return gr.Dropdown(list(methods), value=value, label="Method", elem_id=name, min_width=110)
 
 
-def _first_method(gallery_name: str) -> str:
-    return FIRST_METHOD.get(gallery_name, SEARCH_METHODS[0])
-
-
 def _settings_of(gallery_name: str) -> list[Any]:
     """Return the query, groups, method and examples for the selected gallery."""
     queries = QUERIES.get(gallery_name, QUERIES[MINIATURE])
@@ -221,7 +214,7 @@ def _settings_of(gallery_name: str) -> list[Any]:
     return [
         queries[0],
         gr.update(choices=columns, value=columns[0]),
-        _first_method(gallery_name),
+        SEARCH_METHODS[0],
         *queries,
     ]
 

@@ -1,7 +1,6 @@
 """Test that every figure in the README and the docs names its command or file, and that quick
 commands reproduce their committed figures."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable

@@ -454,7 +454,11 @@ def is_compound_later(n: Noun) -> bool:
     if n.plural or not n.after.endswith("ing"):
         return False
     clause = _rest_of_clause(n.text, n.i)
-    return len(clause) > 1 and listed(clause[-1], "ends-compound") and not has_listed(clause, "determiner", "preposition")
+    return (
+        len(clause) > 1
+        and listed(clause[-1], "ends-compound")
+        and not has_listed(clause, "determiner", "preposition")
+    )
 
 
 def is_uncommon(n: Noun) -> bool:

@@ -138,7 +138,7 @@ def test_a_file_name_is_not_balanced_silently() -> None:
         ("debias gender --model miniature --pipeline miniature", "got --model and --pipeline"),
         ("debias gender --model miniature --projection empty", "expected the folder of a saved"),
         (
-            "debias waterbirds --model miniature --reference f.npy",
+            "debias gender --method equalise --model miniature --reference f.npy",
             "as np.savez(path, features=array)",
         ),
         ("debias gender --model miniature --method leace", "pass reference= (--reference), image"),

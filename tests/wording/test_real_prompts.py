@@ -303,7 +303,11 @@ def test_a_stated_value_is_found_however_it_is_written(prompt: str, attribute: s
 
 @pytest.mark.parametrize(
     "prompt",
-    ["生成图片：将模特调整为坐姿，背景为咖啡厅", "一位模特穿着图1的外套", "レイトン教授、水彩"],
+    [
+        "生成图片：将模特调整为坐姿，背景为咖啡厅",  # noqa: RUF001
+        "一位模特穿着图1的外套",
+        "レイトン教授、水彩",
+    ],
 )
 def test_people_of_a_given_picture_or_with_a_name_stay_unchanged(prompt: str) -> None:
     assert changed(prompt) == []

@@ -66,15 +66,22 @@ _ONE_OF = re.compile(
 # Somebody may be mentioned because they are absent: "the pilot is missing", "left by a carpenter".
 _ABSENT = re.compile(
     r"\b(?:abandoned|deserted|vacated|evacuated|forgotten|left|lost|dropped|emptied|replaced) by\b"
-    r"|\bleft (?:behind|alone by|empty)\b|\b(?:instead|in place|in lieu|devoid|emptied|cleared) of\b"
-    r"|\b(?:remov|eras|delet|omit|exclud|substitut|swap|replac|subtract)(?:e|es|ed|ing|t?ting|ped|ping)?\b"
-    r"|\b(?:take|cut|edit|crop|leave|blank|photoshop|paint|mask|clone|wipe) (?:out|away|off)\b(?! the trash)"
-    r"|\b(?:not|n['\u2019]?t|cannot|never|barely) (?:\w+ )?(?:needed|required|wanted|visible|shown|seen|"
+    r"|\bleft (?:behind|alone by|empty)\b|\b(?:instead|in place|in lieu|devoid|emptied"
+    r"|cleared) of\b"
+    r"|\b(?:remov|eras|delet|omit|exclud|substitut|swap|replac|subtract)(?:e|es|ed|ing"
+    r"|t?ting|ped|ping)?\b"
+    r"|\b(?:take|cut|edit|crop|leave|blank|photoshop|paint|mask|clone|wipe) (?:out|away"
+    r"|off)\b(?! the trash)"
+    r"|\b(?:not|n['\u2019]?t|cannot|never|barely) (?:\w+ )?(?:needed|required|wanted"
+    r"|visible|shown|seen|"
     r"there|here|present|included|part|in|at|on|inside|around|yet|among|allowed|necessary|exist)\b"
-    r"|\b(?:missing|absent|absence|lacks|lacking|awaits|awaiting|extinct|nowhere|elsewhere|vanished|"
-    r"disappeared|unneeded|used to be|used to sit|no longer|any ?more|yet to|out of (?:frame|view|sight|shot)"
+    r"|\b(?:missing|absent|absence|lacks|lacking|awaits|awaiting|extinct|nowhere|elsewhere"
+    r"|vanished|"
+    r"disappeared|unneeded|used to be|used to sit|no longer|any ?more|yet to"
+    r"|out of (?:frame|view|sight|shot)"
     r"|hidden from|died out|moved (?:on|away|out)|gone|went home|fled|rather than|sans|minus"
-    r"|off[ -]?(?:camera|screen|stage|duty)|outside (?:of )?(?:the )?(?:picture|frame|image|shot))\b"
+    r"|off[ -]?(?:camera|screen|stage|duty)|outside (?:of )?(?:the )?(?:picture|frame"
+    r"|image|shot))\b"
     r"|\b(?:where|which|that|who)\b[^.;\n]*\b(?:would|should|used to|once|normally|usually)\b",
     re.IGNORECASE,
 )
@@ -440,7 +447,7 @@ def is_species(n: Noun) -> bool:
 
 
 def is_of_fiction(n: Noun) -> bool:
-    """Doubt about a figure of a game or a film: "a marine from warhammer", "an elf from lineage"."""
+    """Doubt about a figure of a game or a film: "a marine from warhammer"."""
     if n.after != "from":
         return False
     source = n.text.after(n.i + 1)

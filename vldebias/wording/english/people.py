@@ -88,7 +88,8 @@ _ABSENT = re.compile(
 # Words of a text that describes no picture: "a vehicle, typically one that serves the public".
 _NO_PICTURE = re.compile(
     r"\b(?:information|prompts?|definition of|typically|generally|usually|recently|reportedly|"
-    r"according to|statistics|percent|(?:good|bad) idea|refers? to|(?:is|are) defined|in this article)\b",
+    r"according to|statistics|percent|(?:good|bad) idea|refers? to|(?:is|are) defined"
+    r"|in this article)\b",
     re.IGNORECASE,
 )
 _BECOMES = re.compile(

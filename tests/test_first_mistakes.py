@@ -138,8 +138,8 @@ def test_a_file_name_is_not_balanced_silently() -> None:
         ("debias gender --model miniature --pipeline miniature", "got --model and --pipeline"),
         ("debias gender --model miniature --projection empty", "expected the folder of a saved"),
         (
-            "debias gender --method equalise --model miniature --reference f.npy",
-            "as np.savez(path, features=array)",
+            "debias gender --method cali+equalise --model miniature --reference f.npy",
+            "image features have width 4",
         ),
         ("debias gender --model miniature --method leace", "pass reference= (--reference), image"),
         ("train --config run.yaml", "did you mean 'lr'?"),

@@ -8,7 +8,7 @@ from typing import Any
 from vldebias.utils.phrases import listed_words, person, persons
 
 METHODS = ("default", "cali", "orth-cali")
-# Without reference images, the default does not change any search, so it is not listed first.
+# The default edits no search, because re-ranking is recommended. The first method is preselected.
 SEARCH_METHODS = ("difference", "cali", "orth-cali")
 
 

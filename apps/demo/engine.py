@@ -196,8 +196,8 @@ class Engine:
             chosen = get_edit_method(method, reference=reference)
             if problem.host.generative:
                 return chosen.fit_roles(problem)
-            # If the default declines, keep its reason. The page measures every edit, so there is
-            # no need to say that an edit is untested, as `vldebias.fit_projections` does.
+            # The page measures every edit, so there is no need to warn that an edit is untested, as
+            # `vldebias.fit_projections` does.
             return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
         return self.remember(("fit", id(host), prompts, method), fit)

@@ -42,7 +42,9 @@ BIRDS_SHOWN = 8
 SAVED = "This is a saved example. Change the query or a setting, and press Search."
 FOUND = "As found"
 EDITED = "Query edited by “{}”"
-RERANKED = "Re-ranked to the shares of the gallery, by the groups that the model predicts"
+RERANKED = (
+    "Recommended: re-ranked to the shares of the gallery, by the groups that the model predicts"
+)
 KEPT = "{} of the first {} remain"
 WORSE = "{}: this query got worse, because its top results are less even than as found."
 BIRDS = """The model mistakes birds in front of land for land birds. Each method is fitted to text
@@ -92,7 +94,7 @@ class SearchTab:
                 # the page is built.
                 allow_custom_value=True,
             )
-            self.method = _method("method", SEARCH_METHODS, method)
+            self.method = _method("method", SEARCH_METHODS)
             self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
         with gr.Column(elem_id="results"):
             self.verdict = gr.HTML(opening_lines, elem_id="search-verdict")
@@ -140,7 +142,7 @@ class SearchTab:
         chosen = self.gallery.input(
             _settings_of,
             [self.gallery],
-            [self.query, self.column, self.method, *self.examples],
+            [self.query, self.column, *self.examples],
             **QUIET,
         )
         works.append(chosen.then(run, form, outputs, **private))
@@ -203,18 +205,17 @@ class SearchTab:
         return gr.update(value=shown, visible=bool(faces))
 
 
-def _method(name: str, methods: Sequence[str], value: str = METHODS[0]) -> gr.Dropdown:
-    return gr.Dropdown(list(methods), value=value, label="Method", elem_id=name, min_width=110)
+def _method(name: str, methods: Sequence[str]) -> gr.Dropdown:
+    return gr.Dropdown(list(methods), value=methods[0], label="Method", elem_id=name, min_width=110)
 
 
 def _settings_of(gallery_name: str) -> list[Any]:
-    """Return the query, groups, method and examples for the selected gallery."""
+    """Return the query, groups and examples for the selected gallery."""
     queries = QUERIES.get(gallery_name, QUERIES[MINIATURE])
     columns = ["gender"] if gallery_name == PHOTOGRAPHS else ["gender", "age"]
     return [
         queries[0],
         gr.update(choices=columns, value=columns[0]),
-        SEARCH_METHODS[0],
         *queries,
     ]
 

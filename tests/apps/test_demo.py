@@ -344,8 +344,8 @@ def test_search_and_classification_show_results_before_and_after(engine: Any) ->
     unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
     assert unchanged.before.rows == before.rows
     assert unchanged.edited.rows == before.rows
-    # After re-ranking, the first results are even by predicted group and nearly even by label.
-    assert answer.reranked.skew < before.skew / 2
+    # Re-ranking uses predicted groups, so the first results are closer to even by label, not even.
+    assert answer.reranked.skew < before.skew
     assert unchanged.reranked == answer.reranked
     groups, corrected, newly_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4

@@ -198,7 +198,7 @@ def test_a_second_search_while_the_first_one_runs_is_answered(address: str, brow
         page.locator("#results:not(.stale)").wait_for()
 
 
-def test_each_gallery_has_its_own_queries_groups_and_method(address: str, browser: Any) -> None:
+def test_each_gallery_has_its_own_queries_and_groups(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         page.get_by_label("Images", exact=True).click()

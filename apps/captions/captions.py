@@ -165,8 +165,8 @@ def stated_result(
     left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
         notes.append(
-            "Only images that every model describes are compared; left out:"
-            f" {quantity(len(left_out), 'image')}, such as {left_out[0]!r}."
+            f"Left out: {quantity(len(left_out), 'image')} not described by every model, such as"
+            f" {left_out[0]!r}."
         )
     # One paragraph, so that a page with several models begins with what they state.
     notes = [" ".join(notes)] if len(models) > 1 and notes else notes

@@ -177,31 +177,25 @@ def stated_result(
     files: dict[str, list[str]] = {}
     for row in (*rows, *about):
         files.setdefault(row.image, []).append(row.file)
-    settings |= examples.write(answers, models, images, texts, files, stated_value)
+
+    def results() -> list[TaskResult]:
+        written = examples.write(answers, models, images, texts, files, stated_value)
+        shown = settings | written
+        parts = []
+        if answers.clear.any():
+            parts.append(_clear_result(answers, shown, rows, images))
+            _add_misread(parts[0], answers, images, examples)
+        if (labels == UNCLEAR).any():
+            parts.append(_unclear_result(answers, {**shown, "notes": [], "examples": None}))
+        return parts
+
     try:
-        results = _results(answers, settings, rows, images, examples)
+        parts = results()
     except KeyboardInterrupt:
         warn("interrupted: finishing the page of what was read; press Ctrl-C again to stop")
         settings["interrupted"] = True
-        results = _results(answers, settings, rows, images, examples)
-    return Result.from_tasks(provenance.task, results, seconds=None)
-
-
-def _results(
-    answers: AnswerRows,
-    settings: Mapping[str, Any],
-    rows: Rows,
-    images: Sequence[str],
-    examples: Examples,
-) -> list[TaskResult]:
-    """Return the results for clear and for unclear images, if there are any."""
-    results = []
-    if answers.clear.any():
-        results.append(_clear_result(answers, settings, rows, images))
-        _add_misread(results[0], answers, images, examples)
-    if (answers.labels == UNCLEAR).any():
-        results.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
-    return results
+        parts = results()
+    return Result.from_tasks(provenance.task, parts, seconds=None)
 
 
 def _read(

@@ -417,7 +417,10 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
         ({"before": [""] * 20}, "no edit has an image before and after"),
         ({"after": None}, "expected a column 'after' with an image, or its path"),
         ({"before_label": ["unclear"] * 20}, "got none that is known"),
-        ({"after_label": None}, r"expected a column 'after_label' with label.*--column after_label="),
+        (
+            {"after_label": None},
+            r"expected a column 'after_label' with label.*--column after_label=",
+        ),
         ({"before_points": [POINTS] * 20}, "expected a column 'after_points' with points"),
         ({"before_points": ["1 2 3"] * 20, "after_points": [POINTS] * 20}, "expected an image"),
     ],

@@ -165,8 +165,8 @@ def stated_result(
     left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
         notes.append(
-            "Only images that every model describes are compared; left out:"
-            f" {quantity(len(left_out), 'image')}, such as {left_out[0]!r}."
+            f"Left out: {quantity(len(left_out), 'image')} not described by every model, such as"
+            f" {left_out[0]!r}."
         )
     # One paragraph, so that a page with several models begins with what they state.
     notes = [" ".join(notes)] if len(models) > 1 and notes else notes
@@ -177,31 +177,25 @@ def stated_result(
     files: dict[str, list[str]] = {}
     for row in (*rows, *about):
         files.setdefault(row.image, []).append(row.file)
-    settings |= examples.write(answers, models, images, texts, files, stated_value)
+
+    def results() -> list[TaskResult]:
+        written = examples.write(answers, models, images, texts, files, stated_value)
+        shown = settings | written
+        parts = []
+        if answers.clear.any():
+            parts.append(_clear_result(answers, shown, rows, images))
+            _add_misread(parts[0], answers, images, examples)
+        if (labels == UNCLEAR).any():
+            parts.append(_unclear_result(answers, {**shown, "notes": [], "examples": None}))
+        return parts
+
     try:
-        results = _results(answers, settings, rows, images, examples)
+        parts = results()
     except KeyboardInterrupt:
         warn("interrupted: finishing the page of what was read; press Ctrl-C again to stop")
         settings["interrupted"] = True
-        results = _results(answers, settings, rows, images, examples)
-    return Result.from_tasks(provenance.task, results, seconds=None)
-
-
-def _results(
-    answers: AnswerRows,
-    settings: Mapping[str, Any],
-    rows: Rows,
-    images: Sequence[str],
-    examples: Examples,
-) -> list[TaskResult]:
-    """Return the results for clear and for unclear images, if there are any."""
-    results = []
-    if answers.clear.any():
-        results.append(_clear_result(answers, settings, rows, images))
-        _add_misread(results[0], answers, images, examples)
-    if (answers.labels == UNCLEAR).any():
-        results.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
-    return results
+        parts = results()
+    return Result.from_tasks(provenance.task, parts, seconds=None)
 
 
 def _read(

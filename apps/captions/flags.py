@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,7 +80,13 @@ def evaluate_tables(
         settings["judge"] = judge.ready(None, Inputs(options))
     with only_writer(flags["out"]):
         result = evaluate(*tables, **settings, out=flags["out"])
-        page = write_run(result, flags["out"])
+        # Modules that are half imported cannot be imported again, so Ctrl-C waits for the page.
+        interrupts: list[int] = []
+        handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+        try:
+            page = write_run(result, flags["out"])
+        finally:
+            signal.signal(signal.SIGINT, handler)
     print_result(result, as_json=flags["as_json"], page=page)
-    if any(part.settings.get("interrupted") for part in result.provenance):
+    if interrupts or any(part.settings.get("interrupted") for part in result.provenance):
         raise typer.Exit(130)

@@ -339,7 +339,7 @@ class _Block:
             n_edits = int(chosen.sum())
             figure = interval_over_people(means, is_share=is_share, n_edits=n_edits)
             subset = ", ".join(filter(None, (change, name)))
-            unit = "pairs with background" if metric.startswith("relative_") else "pairs"
+            unit = "compared pairs" if metric.startswith("relative_") else "pairs"
             n = {"people": len(means), unit: n_edits}
             self.result.add(metric, NONE, figure.value, figure[1:], n=n, subset=subset)
             if not name:

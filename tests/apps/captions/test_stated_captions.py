@@ -131,8 +131,8 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     assert notes[0].startswith("a (“no method” in tables and plots): Wrong: ")
     assert notes[1].startswith("table 2: Wrong: ")
     assert notes[2] == (
-        "30 of 329 images have no label, such as '9'; left out. Only images that every model"
-        " describes are compared; left out: 1 image, such as '329'."
+        "30 of 329 images have no label, such as '9'; left out. Left out: 1 image not described by"
+        " every model, such as '329'."
     )
     (conclusion,) = [c for c in result.conclusions() if c.task == "captions"]
     assert conclusion.verdict == "better, at a cost"  # fewer values are stated
@@ -440,7 +440,7 @@ def test_models_that_describe_different_images_lose_nobody_silently() -> None:
     images = [1, 2, 3, 4, 3, 4, 5, 6]
     columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
     result = evaluate_captions(columns | {"label": ["male"] * 8})
-    assert "left out: 4 images, such as '1'." in " ".join(advice(result))
+    assert "Left out: 4 images not described by every model, such as '1'." in advice(result)
 
 
 def test_an_interrupt_while_resampling_leaves_the_page(

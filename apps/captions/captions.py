@@ -205,17 +205,17 @@ def _read(
 
     After Ctrl-C, this is what was read until then, with a warning.
     """
-    said: dict[str, list[str]] = {method: [] for method in texts}
+    values_of: dict[str, list[str]] = {method: [] for method in texts}
     try:
         for image in images:
             for method, of_image in texts.items():
-                said[method].append(stated_value(of_image[image]))
+                values_of[method].append(stated_value(of_image[image]))
     except KeyboardInterrupt:
-        images = images[: min(map(len, said.values()))]
+        images = images[: min(map(len, values_of.values()))]
         if not images:
             raise
         warn(f"interrupted: only {quantity(len(images), 'image')} were read")
-    words = {method: np.array(values[: len(images)]) for method, values in said.items()}
+    words = {method: np.array(values[: len(images)]) for method, values in values_of.items()}
     refused = {}
     for method, values in words.items():
         declines = [all(map(is_refusal, texts[method][image])) for image in images]
@@ -249,7 +249,7 @@ def _doubts(
 ) -> list[str]:
     """Return sentences on images with several texts, and on texts that state several values."""
     notes = []
-    several = [image for image in images if any(len(said[image]) > 1 for said in texts.values())]
+    several = [image for image in images if any(len(read[image]) > 1 for read in texts.values())]
     if several:
         notes.append(
             f"{quantity(len(several), 'image')} with several texts, such as {several[0]!r}: all are"
@@ -402,10 +402,10 @@ def _with_sentences(
     else:
         texts = []
         for model, method in zip(settings["models"], rows.answers, strict=True):
-            first, *others = sentences(rows, method)
+            first, *rest = sentences(rows, method)
             name = f"{model} (“no method” in tables and plots)" if method == NONE else model
             # The table compares the models by the shares in the first sentence.
-            texts.append(f"{name}: {' '.join(others) or first}")
+            texts.append(f"{name}: {' '.join(rest) or first}")
         settings["notes"] = [*texts, *settings["notes"]]
         settings["by_category"] = None  # the table by category shows a single model
     return rows.result

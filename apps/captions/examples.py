@@ -84,24 +84,24 @@ class Examples:
             label = str(answers.labels[n])
             for method, model in zip(answers.answers, models, strict=True):
                 outcome = next(answer for answer in ANSWERS if hits[answer][method][n])
-                said = " | ".join(texts[method][image])
+                text = " | ".join(texts[method][image])
                 mark = "x" if (model, image) in self.misread else ""
-                cells = (image, said, str(answers.answers[method][n]), label)
+                cells = (image, text, str(answers.answers[method][n]), label)
                 rows.append((*cells, outcome if label in answers.values else "", mark, model))
         listed = {(row[-1], row[0]) for row in rows}
         # Marks of other images stay, for example if the table was shortened.
         for model, image in sorted(self.misread - listed):
             rows.append((image, "", "", "", "", "x", model))
         rows.sort(key=lambda row: row[4] != "wrong")
-        text = {"captions": "caption", "answers": "reply"}[self.kind]
-        heads = ("image", text, "read as", "label", "answer", "misread", "model")
+        column = {"captions": "caption", "answers": "reply"}[self.kind]
+        heads = ("image", column, "read as", "label", "answer", "misread", "model")
         frame = need("pandas").DataFrame(rows, columns=list(heads))
         write_atomically(self.out / f"{self.kind}.csv", spreadsheet_csv(frame))
         wrong = [row for row in rows if row[4] == "wrong"]
         shown: list[dict[str, Any]] = []
         pictures = []
-        for image, said, value, label, _, mark, model in wrong[:MOST]:
-            parts = _marked_words(said, value, stated_value)
+        for image, text, value, label, _, mark, model in wrong[:MOST]:
+            parts = _marked_words(text, value, stated_value)
             pictures.append(self._picture(files.get(image, [image])))
             shown.append({"image": image, "model": model, "label": label, "value": value})
             shown[-1] |= {"parts": parts, "misread": bool(mark)}
@@ -138,10 +138,10 @@ def _marked_rows(file: Path) -> set[tuple[str, str]]:
 
 
 def _marked_words(
-    said: str, value: str, stated_value: Callable[[Sequence[str]], str]
+    text: str, value: str, stated_value: Callable[[Sequence[str]], str]
 ) -> list[tuple[str, bool]]:
     """Return the parts of a text, and whether each is a word from which a value was read."""
-    parts = re.split(r"(\W+)", said)
+    parts = re.split(r"(\W+)", text)
     is_read = [bool(part) and stated_value([part]) == value for part in parts]
     if not any(is_read):
         # No word states the value alone: mark those without which it is not stated.

@@ -125,8 +125,8 @@ def read_stated(
         cells = {}
         for role, column in column_of_role.items():
             cells[role] = column_of(rows, column, source).to_pylist()
-        said = cells.pop(text, [None] * len(images))
-        texts = [texts_of_cell(cell, is_answer=text == "answer") for cell in said]
+        answers = cells.pop(text, [None] * len(images))
+        texts = [texts_of_cell(cell, is_answer=text == "answer") for cell in answers]
         models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
         facts = [{role: cells[role][row] for role in cells} for row in range(len(images))]
         read += map(StatedRow, models, images, texts, facts)

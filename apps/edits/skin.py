@@ -211,11 +211,11 @@ def _background_change(before: Face, after: Face) -> float:
     terms = np.column_stack([np.ones(len(x)), depth, x, y, x**2 + y**2])
     face = np.array([1, 0, face_x, face_y, face_x**2 + face_y**2])
     gram = terms.T @ terms / len(terms) + 1e-9 * np.eye(5)
-    there = float(face @ np.linalg.solve(gram, terms.T @ change / len(terms)))
-    if abs(there - everywhere) <= _SAME_EVERYWHERE:
+    at_face = float(face @ np.linalg.solve(gram, terms.T @ change / len(terms)))
+    if abs(at_face - everywhere) <= _SAME_EVERYWHERE:
         return everywhere
     # Far from all background, a fit says nothing.
-    return there if face @ np.linalg.solve(gram, face) <= _MOST_LEVERAGE else float("nan")
+    return at_face if face @ np.linalg.solve(gram, face) <= _MOST_LEVERAGE else float("nan")
 
 
 def same_face(

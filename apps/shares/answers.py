@@ -225,8 +225,8 @@ def labels_of_folder(
     for attribute, votes_of_image in votes.items():
         label_of_image = {}
         for image, counts in votes_of_image.items():
-            (value, most), *others = [*counts.most_common(2), ("", 0)]
-            is_label = value not in (CANNOT_TELL, NO_PERSON) and most > others[0][1]
+            (value, most), *rest = [*counts.most_common(2), ("", 0)]
+            is_label = value not in (CANNOT_TELL, NO_PERSON) and most > rest[0][1]
             label_of_image[image] = value if is_label else ""
         columns[attribute] = [label_of_image.get(image, "") for image in images]
         labelled = len(images) - columns[attribute].count("")

@@ -312,13 +312,14 @@ class SharesTask(Task):
             "prompts without images from every method": len(methods_of_prompt) - len(prompts),
         }
         if not self.attribute:
-            measured["notes"] = [compared_over(names, are_named=bool(self.values))]
+            notes = [compared_over(names, are_named=bool(self.values))]
             unlabelled = np.flatnonzero(images.get("people", "unused") == "")
             if len(unlabelled):
-                measured["notes"].append(
+                notes.append(
                     f"{len(unlabelled):,} of {quantity(len(images), 'image')} have no label by"
                     f" people, such as that in row {unlabelled[0] + 1}."
                 )
+            measured["notes"] = notes
         result = empty(
             task=self.name,
             title=self.title,

@@ -392,8 +392,8 @@ def worst_areas(
         noise = rng.standard_normal((resamples, len(scores))) @ root
         # Give methods with equal scores bit-identical draws. np.unique would make a field per row.
         first = []
-        for number, own in enumerate(scores):
-            equal = (k for k in range(number) if np.array_equal(scores[k], own))
+        for number, margin in enumerate(scores):
+            equal = (k for k in range(number) if np.array_equal(scores[k], margin))
             first.append(next(equal, number))
         draws.append((area + noise)[:, first])
         areas.append(area)

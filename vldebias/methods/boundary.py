@@ -156,8 +156,8 @@ def class_means(scores: Floats, labels: Codes) -> Floats:
 
 def offsets(means: Floats) -> Floats:
     """Return what to subtract from each class's score (k,), given the class means (k, k)."""
-    own = np.diag(means)
-    halfway: Floats = ((own[:, None] - means + means.T - own) / 2).mean(1)
+    correct = np.diag(means)
+    halfway: Floats = ((correct[:, None] - means + means.T - correct) / 2).mean(1)
     return halfway
 
 

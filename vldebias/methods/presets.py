@@ -288,7 +288,8 @@ def _with_boundary(problem: Problem, role: str, by_text: Edit) -> Edit:
     # Moving the boundary does not remove the attribute.
     no_edit = "No edit of the attribute: " if by_text.method == NOTHING else ""
     reason += f" {no_edit}{choice.reason}"
-    return edit.with_provenance(choice=_choice(problem, edit, reason, choice.change))
+    change = None if choice.change is None else Change(*choice.change)
+    return edit.with_provenance(choice=_choice(problem, edit, reason, change))
 
 
 def _report_boundary(problem: Problem, edits: Edits, settings: AttachSettings) -> None:

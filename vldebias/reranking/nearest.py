@@ -76,9 +76,9 @@ def borders_of(codes: NDArray[np.integer], margins: Floats, g: int) -> Floats:
     """
     borders = np.zeros(g)
     for group in range(g):
-        own = margins[codes == group]
-        if len(own):
-            borders[group] = np.median(own) / 2
+        of_group = margins[codes == group]
+        if len(of_group):
+            borders[group] = np.median(of_group) / 2
     return borders
 
 

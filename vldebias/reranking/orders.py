@@ -63,11 +63,11 @@ def quota(candidates: Candidates, k: int) -> Rows:
         is_near = candidates.is_near.take(ranked)
         for group, near_share in enumerate(candidates.near_shares):
             places = np.flatnonzero(codes[ranks] == group)
-            own = np.flatnonzero(codes == group)
+            members = np.flatnonzero(codes == group)
             if 0 < near_share < 1:
-                parts = is_near[own].astype(np.intp)
+                parts = is_near[members].astype(np.intp)
                 shares = np.array([1 - near_share, near_share])
-                ranks[places] = own[_merge(parts, shares, len(places), _within_one)]
+                ranks[places] = members[_merge(parts, shares, len(places), _within_one)]
     return ranked.take(ranks)
 
 

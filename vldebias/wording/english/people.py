@@ -702,7 +702,25 @@ def find_persons(prompt: str) -> Persons:
         phrase = _phrase(noun)
         if phrase is not None:
             found.append(phrase._replace(named=_has_name(noun)))
-    return [[phrase] for phrase in found]
+    persons = [[phrase] for phrase in found[:1]]
+    for number in range(1, len(found)):
+        if _describes_previous(text, found, number):
+            persons[-1].append(found[number])
+        else:
+            persons.append([found[number]])
+    return persons
+
+
+def _describes_previous(text: Text, found: Sequence[PersonPhrase], number: int) -> bool:
+    """Return whether a phrase is about the person before it: "a CEO, a man in his fifties"."""
+    previous, phrase = found[number - 1], found[number]
+    if phrase.opening != previous.head + 1 or not text.is_same_sentence(previous.head, phrase.head):
+        return False
+    if number + 1 == len(found):
+        return True
+    # "a cook, a waiter and a guest" are three people.
+    following = text.low[phrase.head + 1 : found[number + 1].opening]
+    return bool(following) and not listed(following[0], "adds", "joins")
 
 
 def _nouns(text: Text, found: list[PersonPhrase]) -> Iterator[Noun]:

@@ -423,10 +423,10 @@ class Table(Language):
             return any(person.side for person in people) or bool(self._stating(tokens, people))
         if next(self.words(f"stated-{_kind_of(attribute)}").find(tokens), None) is not None:
             return True
-        own = {word.lower() for word in attribute.set.languages.get(self.code, {}).values()}
+        value_words = {word.lower() for word in attribute.set.languages.get(self.code, {}).values()}
         if not self._has_spaces:
-            return any(word in text.lower() for word in own)
-        return any(token.low in own for token in tokens)
+            return any(word in text.lower() for word in value_words)
+        return any(token.low in value_words for token in tokens)
 
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
         if not attribute.gender:
@@ -705,9 +705,9 @@ class Table(Language):
 
     def _word_of(self, value: Any, attribute: Attribute) -> str:
         """Return the word for a value, or "" if the language does not have one."""
-        own = attribute.set.languages.get(self.code, {})
-        if value in own:
-            return own[value]
+        word_of_value = attribute.set.languages.get(self.code, {})
+        if value in word_of_value:
+            return word_of_value[value]
         words = self.entries(f"say-{_name_of(value, attribute)}")
         return words[0] if words else ""
 

@@ -76,6 +76,12 @@ def origins() -> frozenset[str]:
     return entries_of_lists([PEOPLES], "people", "open-nation")
 
 
+@cache
+def countries() -> frozenset[str]:
+    """Return the lowercase names of countries."""
+    return entries_of_lists([PEOPLES], "country", "open-country")
+
+
 def is_proper(word: str) -> bool:
     """Return whether a lower-case word is always capitalized."""
     # Origins, religions, and nations without an adjective: "Tibetan", "Catholic", "US".

@@ -26,6 +26,7 @@ from vldebias.prompts.english.words import (
     adjective,
     base,
     classes,
+    countries,
     gendered,
     has_listed,
     is_inflected,
@@ -86,6 +87,10 @@ _HIDES = frozenset(
         "only",
         "being",
         "becoming",
+        "become",
+        "becomes",
+        "became",
+        "into",
         "who's",
     ]
 )
@@ -94,6 +99,7 @@ _LONGEST_TAG = 4  # words before a noun without a determiner
 _LONGEST_NAME = 4  # words in a clause that may be a name
 _LONGEST_ACRONYM = 4  # letters
 _LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
+_SHORTEST_LIST = 4  # nouns of a list of classes
 
 
 # ---- one noun for a person
@@ -229,10 +235,10 @@ def _is_not_shown(n: Noun) -> bool:
     if n.relation not in _PASSED_OVER:
         return False
     # Further people may be shown: "pouring wine for a guest", "pulled up by a guide", "as a waiter
-    # waves". `is_hidden` doubts them.
+    # waves". `is_hidden` doubts them. "Carrying a bag for a neighbor" needs no neighbor.
     may_be_shown = n.has_determiner and not n.plural and bool(n.found)
     if n.relation == "for":
-        return not may_be_shown
+        return not may_be_shown or listed(base(n.text.after(n.found[-1].head)), "produces")
     if n.relation == "as":
         return not (may_be_shown and is_inflected(n.after, "s"))
     if n.relation == "by":
@@ -323,7 +329,95 @@ def is_hidden(n: Noun) -> bool:
     if n.relation in ("for", "as") or (n.relation == "at" and n.is_definite):
         return True  # "at the dentist"
     is_there = n.before_relation in ("this", "there", "it", "that") and not n.found
+    # "that is a nurse", but not "a bear that is a nurse"
+    is_there &= n.text.opens[n.opening - 2]
     return listed(n.relation, "not-subject", "unsure-relation", "copula") and not is_there
+
+
+def is_absent(n: Noun) -> bool:
+    """Doubt about somebody who is not there: "the driver is not in the car", "left by a guard"."""
+    if n.relation == "by":
+        return listed(n.before_relation, "leaves")
+    if n.relation in ("where", "which") and has_listed(n.text.low[: n.opening], "vacant"):
+        return True
+    # "an empty chair where the receptionist would sit"
+    behind = _rest_of_clause(n.text, n.i)
+    if has_listed(behind[:1], "modal"):
+        return True
+    is_negated = has_listed(behind[1:2], "negation") and not "".join(behind[2:3]).endswith("ing")
+    return listed(n.after, "negated") or (listed(n.after, "copula") and is_negated)
+
+
+def is_taken_out(n: Noun) -> bool:
+    """Doubt about somebody whom a request takes away: "take out the worker"."""
+    first = n.text.clause_start(n.opening)
+    request = n.text.low[first : n.opening]
+    return len(request) > 1 and listed(request[0], "takes") and request[-1] in ("out", "away")
+
+
+def is_of_fiction(n: Noun) -> bool:
+    """Doubt about a figure of a game or a film: "a marine from warhammer"."""
+    source = _rest_of_clause(n.text, n.i)[1:]
+    if n.after != "from" or not source:
+        return False
+    is_place = listed(source[0], "article", "owner", "preposition", "place-of-people")
+    is_place |= not countries().isdisjoint((source[0], " ".join(source[:2])))
+    return not is_place or any(map(_is_name_only, source))
+
+
+def _is_name_only(word: str) -> bool:
+    """Return whether a lower-case word is unknown, or known only as a name."""
+    return not is_word(word) or (kinds(word) != "" and not kinds(word).strip("lf"))
+
+
+def is_listed_class(n: Noun) -> bool:
+    """Doubt about "person" in a list of classes: "person, bicycle, car, bus, train"."""
+    if n.has_determiner or n.modifiers or not listed(n.noun, "people"):
+        return False
+    clauses = list(_clauses(n.text, 0, len(n.text.low)))
+    bare = [first for first, stop in clauses if stop == first + 1 and _is_thing(n.text.low[first])]
+    return len(bare) >= _SHORTEST_LIST and len(bare) > len(clauses) / 2
+
+
+def _is_thing(word: str) -> bool:
+    """Return whether a lower-case word is a noun for a thing that a picture may show."""
+    is_about_picture = listed(word, "tag", "style-word", "picture", "medium", "frame-tag")
+    return kinds(word).startswith(("n", "x")) and not is_about_picture
+
+
+def is_part_of_thing(n: Noun) -> bool:
+    """Doubt about the first word of a longer compound: "zombie shooting arcade game"."""
+    if n.plural or not n.after.endswith("ing"):
+        return False
+    rest = _rest_of_clause(n.text, n.i)
+    return has_listed(rest, "ends-compound") and not has_listed(rest, *STOPS)
+
+
+def is_reported(n: Noun) -> bool:
+    """Doubt about a text that describes no picture: "teachers are generally paid less"."""
+    return has_listed(_rest_of_clause(n.text, n.i)[:2], "report-adverb")
+
+
+def may_be_creature(n: Noun) -> bool:
+    """Doubt about a person who may be an animal: "a wizard, cat, hat", "a cook who is a fox"."""
+    text = n.text
+    if has_listed(text.low, "like-human"):
+        return True
+    rest = _rest_of_clause(text, n.i)
+    behind = n.i + 1 + len(rest)
+    for first, stop in _clauses(text, 0, len(text.low)):
+        is_near = stop <= n.opening or first == behind
+        is_phrase = not has_listed(text.low[first + 1 : stop], *STOPS)
+        if is_near and is_phrase and _is_creature(text.low[stop - 1]):
+            return True
+    is_same = rest[:2] in (["who", "is"], ["that", "is"]) and any(map(_is_creature, rest[2:4]))
+    # "a shaman with the head of a fox", "a shaman with a fox head"
+    near = [rest[max(0, k - 3) : k + 2] for k, word in enumerate(rest) if _is_creature(word)]
+    return is_same or any(has_listed(words, "animal-part") for words in near)
+
+
+def _is_creature(word: str) -> bool:
+    return _is_animal(word) or listed(word, "creature", "animal")
 
 
 def is_uncommon(n: Noun) -> bool:
@@ -377,9 +471,8 @@ def is_not_open(n: Noun) -> bool:
 
 def is_toy_or_animal(n: Noun) -> bool:
     """Doubt about "a toy soldier", "a badger warrior" and "a cat with a baby"."""
-    if has_listed(n.modifiers, "toy", "brand", "baby") or listed(n.compound, "thing-phrase"):
-        return True
-    if _is_young_animal(n):
+    is_thing = has_listed(n.modifiers, "toy", "brand", "baby", "like-animal")
+    if is_thing or listed(n.compound, "thing-phrase") or _is_young_animal(n):
         return True
     is_bare = n.first == n.i  # not "a fashion model"
     if is_bare and listed(n.noun, "cued-thing") and has_listed(n.text.low, "thing-cue"):
@@ -418,10 +511,13 @@ def is_new_compound(n: Noun) -> bool:
 
 
 def is_plain_compound(n: Noun) -> bool:
-    """Return whether a compound has an article and known nouns only: "a choir conductor"."""
-    nouns = n.text.low[n.first : n.i]
-    article = n.text.before(n.start)
-    return article in ("a", "an") and all("n" in kinds(noun.split("-")[-1]) for noun in nouns)
+    """Return whether a compound has an article and known words: "a choir conductor".
+
+    A relational adjective counts as a noun: "a corporate accountant".
+    """
+    words = [word.split("-")[-1] for word in n.text.low[n.first : n.i]]
+    is_known = all(not {"n", "o"}.isdisjoint(kinds(word)) for word in words)
+    return n.text.before(n.start) in ("a", "an") and is_known
 
 
 def may_be_title(n: Noun) -> bool:
@@ -640,6 +736,13 @@ DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
 )
 DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
     (is_hidden, NOT_PLAIN),
+    (is_absent, NOT_PLAIN),
+    (is_taken_out, NOT_PLAIN),
+    (is_of_fiction, NAMED),
+    (is_listed_class, NOT_PLAIN),
+    (is_part_of_thing, NOT_PLAIN),
+    (is_reported, NOT_PLAIN),
+    (may_be_creature, NOT_PLAIN),
     (is_uncommon, NOT_PLAIN),
     (is_not_open, NOT_PLAIN),
     (is_toy_or_animal, NOT_PLAIN),

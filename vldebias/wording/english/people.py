@@ -444,6 +444,7 @@ def is_bare_frame(n: Noun) -> bool:
     """
     text = n.text
     is_known = n.first == n.i or classes(n.compound)[:1] in ("p", "c")
+    is_known |= n.first + 1 == n.i and listed(text.low[n.first], "organization")
     if n.found or n.after or not is_known or sum(text.opens[1 : n.opening + 1]):
         return False
     before = text.low[: n.opening]
@@ -511,13 +512,10 @@ def is_new_compound(n: Noun) -> bool:
 
 
 def is_plain_compound(n: Noun) -> bool:
-    """Return whether a compound has an article and known words: "a choir conductor".
-
-    A relational adjective counts as a noun: "a corporate accountant".
-    """
-    words = [word.split("-")[-1] for word in n.text.low[n.first : n.i]]
-    is_known = all(not {"n", "o"}.isdisjoint(kinds(word)) for word in words)
-    return n.text.before(n.start) in ("a", "an") and is_known
+    """Return whether a compound has an article and known nouns only: "a choir conductor"."""
+    nouns = n.text.low[n.first : n.i]
+    article = n.text.before(n.start)
+    return article in ("a", "an") and all("n" in kinds(noun.split("-")[-1]) for noun in nouns)
 
 
 def may_be_title(n: Noun) -> bool:

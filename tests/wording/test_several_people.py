@@ -74,40 +74,6 @@ def test_a_person_has_the_same_value_in_all_texts_of_an_image():
         assert second == f"a {nurse} nurse, soft light"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "result"),
-    [
-        # pronouns and who they refer to
-        ("a manager and her assistant", "a manager and her female assistant"),
-        ("a chef with his waiter", "a chef with his female waiter"),
-        ("a nurse and a chef with her dog", "a nurse and a chef with her dog"),
-        # one person named by two phrases
-        ("a woman as a knight", "a woman as a knight"),
-        ("a single person at a desk", "a single woman at a desk"),
-        ("a child dressed as a chef", "a girl dressed as a chef"),
-        ("a nurse at a desk. The nurse smiles", "a female nurse at a desk. The nurse smiles"),
-        # groups next to a person, and members of a group
-        ("a couple and a waiter", "a couple and a female waiter"),
-        # people who are acted upon, and body parts
-        (
-            "a ballet teacher correcting the posture of a young dancer",
-            "a female ballet teacher correcting the posture of a young female dancer",
-        ),
-        # verbs without articles, and compounds
-        ("nurse scrubs pattern, flat lay", "nurse scrubs pattern, flat lay"),
-        # words that may not be people: the prompt is left unchanged
-        ("a smoker full of brisket and a cook", "a smoker full of brisket and a cook"),
-        # "as" before a clause and before a role
-        ("a child dressed up as a chef", "a girl dressed up as a chef"),
-        # people who are not in the picture
-        # words that describe the person in a different phrase
-    ],
-)
-def test_the_value_is_inserted_for_the_person_that_is_meant(prompt, result):
-    out = balance_prompts(prompt, "gender", shares={"female": 1, "male": 0})
-    assert out.prompts == [result]
-
-
 def test_given_values_are_inserted_next_to_each_person():
     balancer = Balancer("gender")
     assert balancer.write([PAIR], [["female", "male"]]) == ["a female doctor and a male nurse"]
@@ -149,51 +115,6 @@ def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written
     shares = {"female": 1, "male": 0}
     (balanced,) = balance_prompts(prompt, "gender", shares=shares).prompts
     assert balanced == written.replace("{v}", "female")
-
-
-@pytest.mark.parametrize(
-    "marked",
-    [
-        # Nouns with a second sense, after a preposition.
-        "a <> hiker beside a <> guide pointing at a peak",
-        "hero shot for an app: a <> rower on a lake",
-        "a swimmer with a coach",
-        # Modifiers with a hyphen that do not describe a person.
-        "a <> deep-sea welder in a harbour",
-        "a <> high-voltage electrician on a pylon",
-        "a tired <> night-shift nurse drinking coffee",
-        "a one-legged <> pirate on a beach",
-        # Words that relate people to each other.
-        # Second people who are in the picture.
-        "a <> skater in a coat that warms its wearer",
-        # People who are found in spite of the words around them.
-        "sks style, a <> cellist playing in a tunnel",
-        # Captions without articles, in which the object of a verb is a second person.
-        "<> doctor examining <> patient in clinic, stock photo",
-        "woman interviewing <> candidate in office",
-        "a <> dentist with a drill and a terrified <> patient lol",
-    ],
-)
-def test_every_person_in_the_picture_and_nothing_else_gets_a_value(marked):
-    result = balance_prompts(marked.replace("<> ", ""), "gender", shares={"female": 1, "male": 0})
-    assert result.prompts == [marked.replace("<>", "female")]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "written"),
-    [
-        ("an adult feeding ducks", "a woman feeding ducks"),
-        ("Person with an umbrella, tram stop", "Woman with an umbrella, tram stop"),
-        ("A TALL PERSON AT A DESK", "A TALL WOMAN AT A DESK"),
-        ("a frail old person and a toddler", "a frail old woman and a girl"),
-        ("{person|baker} at dawn", "{woman|female baker} at dawn"),
-        # The word may be the trigger of a fine-tuned model.
-        ("(person:1.3) at a desk", "(female person:1.3) at a desk"),
-        ("a child actor on a stage", "a female child actor on a stage"),
-    ],
-)
-def test_a_general_noun_takes_the_value_itself(prompt: str, written: str) -> None:
-    assert balance_prompts(prompt, "gender", shares={"female": 1}).prompts == [written]
 
 
 def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> None:

@@ -23,31 +23,31 @@ from vldebias.wording import balance_prompts
 HERE = Path(__file__).parent
 UNCHANGED = ("fixed", "stated", "named", "none")
 VALUES = ("female", "male")
-# Least share of prompts that are decided as labelled. Further people without a link and rare nouns
-# are left unchanged on purpose.
-LEAST_RIGHT = {
-    "blind": 0.75,
-    "blind2": 0.7,
-    "classes": 0.76,
-    "composed_prompts": 0.77,
-    "development_2": 0.62,
-    "development_3": 0.88,
-    "fresh": 0.77,
-    "fresh_kinds": 0.66,
-    "fresh_languages": 0.63,
-    "held_out_prompts": 0.64,
-    "held_out_prompts_2": 0.74,
-    "held_out_prompts_3": 0.74,
-    "held_out_prompts_4": 0.72,
-    "held_out_prompts_5": 0.76,
-    "kinds_blind": 0.83,
-    "labelled": 0.88,
-    "new_prompts_1": 0.79,
-    "new_prompts_2": 0.74,
-    "scenes": 0.82,
-    "scenes_blind": 0.66,
+# The least share of prompts that are decided as labelled, and the largest number of wrong changes.
+# Further people without a link and rare nouns are left unchanged on purpose. "development_2" and
+# "fresh_languages" are in other languages, whose tables leave more.
+LIMITS = {
+    "blind": (0.78, 0),
+    "blind2": (0.71, 1),
+    "classes": (0.78, 4),
+    "composed_prompts": (0.84, 4),
+    "development_2": (0.64, 0),
+    "development_3": (0.89, 0),
+    "fresh": (0.85, 1),
+    "fresh_kinds": (0.77, 1),
+    "fresh_languages": (0.65, 1),
+    "held_out_prompts": (0.73, 1),
+    "held_out_prompts_2": (0.84, 1),
+    "held_out_prompts_3": (0.77, 0),
+    "held_out_prompts_4": (0.85, 0),
+    "held_out_prompts_5": (0.86, 2),
+    "kinds_blind": (0.88, 1),
+    "labelled": (0.91, 0),
+    "new_prompts_1": (0.84, 0),
+    "new_prompts_2": (0.81, 0),
+    "scenes": (0.87, 3),
+    "scenes_blind": (0.74, 2),
 }
-MOST_WRONG = 0.025
 
 
 def outcome(row: Mapping[str, Any]) -> str:
@@ -108,12 +108,33 @@ def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\ban\b", "a", text.lower())).strip()
 
 
-@pytest.mark.parametrize("name", LEAST_RIGHT)
+@pytest.mark.parametrize("name", LIMITS)
 def test_few_labelled_prompts_are_changed_wrongly(name: str) -> None:
     lines = (HERE / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     counts = Counter(map(outcome, map(json.loads, lines)))
-    assert counts["wrong change"] <= MOST_WRONG * len(lines)
-    assert counts["right"] >= LEAST_RIGHT[name] * len(lines)
+    least_right, most_wrong = LIMITS[name]
+    assert counts["wrong change"] <= most_wrong
+    assert counts["right"] >= least_right * len(lines)
+
+
+def test_each_kind_of_prompt_is_decided_as_labelled() -> None:
+    lines = (HERE / "kinds_blind.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = list(map(json.loads, lines))
+    counts = Counter((row["kind"], outcome(row)) for row in rows)
+    assert counts["no people", "right"] == 80
+    assert counts["scenes", "right"] >= 57  # of 66
+    assert counts["plain", "right"] >= 74  # of 80
+    assert [kind for kind, result in counts if result == "wrong change"] == ["titles"]
+
+
+def test_packaged_prompts_about_professions_get_a_value() -> None:
+    names = ("professions-gender", "professions-winobias")
+    sets = map(load_prompts, names)
+    prompts = sorted({text for each in sets for text in (*each.classes, *each.held_out_classes)})
+    values = balance_prompts(prompts, "gender", seed=0).values
+    left = [text for text, value in zip(prompts, values, strict=True) if value is None]
+    assert len(prompts) == 119
+    assert left == ["A photo of a mover."]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from vldebias.wording import Balancer, balance_prompts
+from vldebias.wording.english.people import find_persons
 
 PAIR = "a doctor and a nurse"
 VALUES = ("female", "male")
@@ -122,3 +123,16 @@ def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> N
     assert both.prompts[0] in {
         f"Portrait of {word} {noun}" for word in ("a young", "an old") for noun in ("woman", "man")
     }
+
+
+@pytest.mark.parametrize(
+    ("caption", "n_people"),
+    [
+        ("a portrait of a sailor, soft light", 1),
+        ("a dog trainer with a puppy", 1),
+        ("a badger warrior on a hill", 0),
+        ("a statue of a sailor", 0),
+    ],
+)
+def test_people_in_captions_are_found_apart_from_animals_and_statues(caption, n_people):
+    assert len(find_persons(caption)) == n_people

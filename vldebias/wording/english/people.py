@@ -481,6 +481,11 @@ def is_toy_or_animal(n: Noun) -> bool:
     is_worn = listed(n.noun, "thing-sense") and has_listed(n.modifiers, "thing-adjective")
     if is_worn or listed(n.after, "thing-verb"):
         return True  # "grey joggers folded on a chair"
+    return _is_animal_with_role(n)
+
+
+def _is_animal_with_role(n: Noun) -> bool:
+    """Return whether an animal stands before the noun: "a badger warrior"."""
     modifiers = n.modifiers[:-1] if listed(n.noun, "handles") else n.modifiers  # "a dog groomer"
     parts = ["", *n.noun.split("-")[:-1], *"-".join(modifiers).split("-")]
     return any(map(_is_animal, parts))
@@ -796,7 +801,8 @@ def find_persons(prompt: str) -> Persons:
     found: list[PersonPhrase] = []
     for noun in _nouns(text, found):
         is_of_thing = noun.relation == "of" and listed(noun.before_relation, "depiction", "toy")
-        is_thing = has_listed(noun.modifiers, "toy") or any(map(_is_animal, noun.modifiers))
+        is_of_thing &= not listed(noun.before_relation, "picture", "shows-bare")
+        is_thing = has_listed(noun.modifiers, "toy") or _is_animal_with_role(noun)
         is_thing |= _is_young_animal(noun)
         if is_of_thing or is_thing or listed(noun.relation, "not-subject", "unsure-relation"):
             continue

@@ -130,7 +130,7 @@ def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> N
     [
         ("a portrait of a sailor, soft light", 1),
         ("a dog trainer with a puppy", 1),
-        ("a badger warrior on a hill", 0),
+        ("a fox warrior on a hill", 0),
         ("a statue of a sailor", 0),
     ],
 )

@@ -30,7 +30,7 @@ LIMITS = {
     "blind": (0.78, 0),
     "blind2": (0.71, 1),
     "classes": (0.78, 4),
-    "composed_prompts": (0.84, 4),
+    "composed_prompts": (0.84, 3),
     "development_2": (0.64, 0),
     "development_3": (0.89, 0),
     "fresh": (0.85, 1),

@@ -319,7 +319,8 @@ def is_hidden(n: Noun) -> bool:
         is_depiction = listed(shown, "depiction", "toy")
         is_shown = shown == "full" or (is_counted and not is_depiction)
         return is_odd or not (is_shown or listed(shown, *_SHOWN_OF))
-    if n.relation in _HIDES or has_listed(n.modifiers, "not-subject"):
+    is_result = n.relation == "to" and "from" in n.text.low[: n.opening]  # "from ape to hunter"
+    if is_result or n.relation in _HIDES or has_listed(n.modifiers, "not-subject"):
         return True
     if n.relation == "and" and n.text.credited[n.opening - 1]:
         return True  # "by Ada and an artist"
@@ -340,9 +341,18 @@ def is_absent(n: Noun) -> bool:
         return listed(n.before_relation, "leaves")
     if n.relation in ("where", "which") and has_listed(n.text.low[: n.opening], "vacant"):
         return True
-    # "an empty chair where the receptionist would sit"
+    # "an empty chair where the receptionist would sit", "a tower that once had a keeper"
     behind = _rest_of_clause(n.text, n.i)
-    if has_listed(behind[:1], "modal"):
+    if (
+        has_listed(behind[:1], "modal")
+        or "once" in n.text.low[n.text.clause_start(n.i) : n.opening]
+    ):
+        return True
+    # "the guard has been erased", "the runner is already past the frame"
+    if "been" in behind and has_listed(behind, "erased"):
+        return True
+    edges = [k for k, word in enumerate(behind) if listed(word, "picture-edge")]
+    if any(has_listed(behind[max(0, k - 2) : k], "beyond") for k in edges):
         return True
     is_negated = has_listed(behind[1:2], "negation") and not "".join(behind[2:3]).endswith("ing")
     return listed(n.after, "negated") or (listed(n.after, "copula") and is_negated)
@@ -407,8 +417,10 @@ def may_be_creature(n: Noun) -> bool:
     behind = n.i + 1 + len(rest)
     for first, stop in _clauses(text, 0, len(text.low)):
         is_near = stop <= n.opening or first == behind
-        is_phrase = not has_listed(text.low[first + 1 : stop], *STOPS)
-        if is_near and is_phrase and _is_creature(text.low[stop - 1]):
+        clause = text.low[first:stop]
+        is_part = listed(clause[-1], "animal-part")  # "lion head"
+        is_bare = not (clause[0].endswith("ing") or has_listed(clause, "preposition"))
+        if is_near and is_bare and any(map(_is_creature, clause if is_part else clause[-1:])):
             return True
     is_same = rest[:2] in (["who", "is"], ["that", "is"]) and any(map(_is_creature, rest[2:4]))
     # "a shaman with the head of a fox", "a shaman with a fox head"
@@ -417,7 +429,7 @@ def may_be_creature(n: Noun) -> bool:
 
 
 def _is_creature(word: str) -> bool:
-    return _is_animal(word) or listed(word, "creature", "animal")
+    return _is_animal(word) or listed(word, "creature")
 
 
 def is_uncommon(n: Noun) -> bool:
@@ -500,7 +512,7 @@ def _is_young_animal(n: Noun) -> bool:
 
 def _is_animal(word: str) -> bool:
     is_usual = adjective(word) or gendered(word) or listed(word, "not-animal")
-    return "x" in kinds(word)[:2] and not is_usual
+    return ("x" in kinds(word)[:2] or listed(word, "animal")) and not is_usual
 
 
 def is_new_compound(n: Noun) -> bool:

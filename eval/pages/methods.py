@@ -204,7 +204,7 @@ def reranked() -> str:
             cells.append(f"{left:.2f} (at most {most:.2f}), {retained:.2f}, {stay:.2f}")
         lines.append([task.removeprefix("all: collections, "), *cells])
     ranges = []
-    for method in (*methods, "re-rank, fitted to true labels"):
+    for method in methods:
         left = [
             row.value
             for row in rows
@@ -212,13 +212,12 @@ def reranked() -> str:
             and (row.metric, row.method) == ("left", method)
         ]
         ranges.append(f"{min(left):.2f} to {max(left):.2f}")
-    edited, ranked, fitted = ranges
-    lines.append(["Flickr8k, 20% women", edited, ranked])
+    lines.append(["Flickr8k, 20% women", *ranges])
     note = (
         "In each cell: the share of the skew above chance that remains (1: the unedited search),"
         " with its maximum over galleries; retained hits; and the share of the first k results that"
-        " are the same as before. Last row: the share of the skew, over samples; with probabilities"
-        f" fitted to true labels, {fitted}. From `eval/results/rerank.json`."
+        " are the same as before. Last row: the share of the skew, over samples. From"
+        " `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
 

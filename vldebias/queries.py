@@ -157,11 +157,7 @@ def debias_queries(
         groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE)
         groups = replace(groups, fingerprint=host.fingerprint())
     if groups is not None and groups.doubt:
-        warn(
-            f"{groups.doubt}, so the results of searches keep their order; pass more vectors, or"
-            " labels to vldebias.rerank",
-            SuspectInputWarning,
-        )
+        warn(f"search keeps the order of the index: {groups.doubt}", SuspectInputWarning)
     return DebiasedQueries(host, fitted, sets, strength, keep_stated, groups)
 
 
@@ -426,9 +422,10 @@ class DebiasedQueries(ChromaFunction):
         if self.index is not None and self.fitted.method == NOTHING:
             shares = self.index.share_of_name().items()
             target = ", ".join(f"{name} {share:.0%}" for name, share in shares)
+            what = f"re-ranks to {target}"
             if self.index.doubt:
-                target = f"nothing, because {self.index.doubt}"
-            return f"DebiasedQueries({self.host.name}, {label}: search re-ranks to {target})"
+                what = f"keeps the order of the index: {self.index.doubt}"
+            return f"DebiasedQueries({self.host.name}, {label}: search {what})"
         choice = self.fitted.provenance.choice
         reason = f" {choice.reason}" if choice else ""
         return (

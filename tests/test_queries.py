@@ -2,6 +2,7 @@
 unchanged, and the rule for the default applies."""
 
 import asyncio
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -321,7 +322,8 @@ def test_without_a_method_queries_stay_and_the_call_that_re_ranks_is_named() -> 
         assert queries.embed(QUERIES) == as_lists(QUERIES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
+        sampled = vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
+        assert re.search(r": search re-ranks to \w+ \d+%, \w+ \d+%\)$", repr(sampled))
         unedited = vldebias.debias_queries(as_lists, SET, method="none")
         assert unedited.embed(QUERIES) == as_lists(QUERIES)
 

@@ -30,7 +30,7 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
-from vldebias.hosts.embedders import EmbeddedTexts, Embedder
+from vldebias.hosts.embedders import ChromaFunction, EmbeddedTexts, Embedder
 from vldebias.methods import Method, Problem, Reference, get_method
 from vldebias.methods.presets import NOTHING, unedited_queries
 from vldebias.projection.edit import Edit, Rewording, rounded
@@ -51,45 +51,6 @@ if TYPE_CHECKING:
 
 DEBIASED = "debiased"  # method name in `measure` results
 AnyVectors = TypeVar("AnyVectors")
-
-
-class _ChromaDefaults:
-    """Implement chroma's embedding-function interface for other embedders.
-
-    Chroma calls such functions "legacy", since it cannot rebuild them from a configuration.
-    """
-
-    @staticmethod
-    def name() -> str:
-        return "vldebias"
-
-    @staticmethod
-    def is_legacy() -> bool:
-        return True
-
-    @staticmethod
-    def get_config() -> dict[str, object]:
-        return {}
-
-    @staticmethod
-    def build_from_config(config: object) -> object:
-        return NotImplemented
-
-    @staticmethod
-    def default_space() -> str:
-        return "l2"
-
-    @staticmethod
-    def supported_spaces() -> list[str]:
-        return ["cosine", "l2", "ip"]
-
-    @staticmethod
-    def validate_config(config: object) -> None:
-        """Accept any configuration."""
-
-    @staticmethod
-    def validate_config_update(before: object, after: object) -> None:
-        """Accept any configuration."""
 
 
 @explain_keywords
@@ -139,6 +100,8 @@ def debias_queries(
     Warns:
         AutoDeclinedWarning: If nothing can be done, because `method`, `reference` and `index` are
             missing.
+        SuspectInputWarning: If the groups' labels cannot be trusted, so that the results of
+            searches keep their order.
 
     >>> from vldebias.miniature import load_clip
     >>> model, preprocess, tokenizer = load_clip()
@@ -193,11 +156,13 @@ def debias_queries(
         blocks = (batch.numpy() for batch in sample.batches())
         groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE)
         groups = replace(groups, fingerprint=host.fingerprint())
+    if groups is not None and groups.doubt:
+        warn(f"search keeps the order of the index: {groups.doubt}", SuspectInputWarning)
     return DebiasedQueries(host, fitted, sets, strength, keep_stated, groups)
 
 
 @dataclass(repr=False, eq=False)
-class DebiasedQueries:
+class DebiasedQueries(ChromaFunction):
     """Embed queries with a fitted edit, without editing documents.
 
     Use it instead of your embedder: pass it to LangChain as `Embeddings`, to chroma as a
@@ -270,7 +235,7 @@ class DebiasedQueries:
         """Search an index, and re-rank the results to the groups' shares in the index.
 
         The queries are not edited. The index is asked for 5 k results and their vectors, from which
-        the groups are estimated, and for up to 400 k if a group has too few of them. For prompt
+        the groups are estimated, and for up to 320 k if a group has too few of them. For prompt
         sets about people, results that show nobody keep their places. For queries that state a
         value, and if the groups' labels cannot be trusted, the index's own order is returned.
 
@@ -393,18 +358,6 @@ class DebiasedQueries:
         """Embed documents without the edit (chroma)."""
         return self.host.embedder.documents(_checked_texts(input))
 
-    def __getattr__(self, name: str) -> object:
-        """Return an attribute that chroma expects, taken from your embedder or from defaults.
-
-        A collection stores the name and configuration of its embedding function, so it can be
-        opened with your function or with this wrapper, which does not change documents.
-        """
-        # Ignore other names, because copy and pickle look some up before `host` exists.
-        if name in vars(_ChromaDefaults) and not name.startswith("_"):
-            source = self.host.embedder.source
-            return getattr(source, name, getattr(_ChromaDefaults, name))
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def measure(
         self, vectors: Images, queries: Sequence[str], labels: Columns, **options: Any
     ) -> Result:
@@ -466,6 +419,13 @@ class DebiasedQueries:
 
     def __repr__(self) -> str:
         label = self.fitted.provenance.attribute or "an edit"
+        if self.index is not None and self.fitted.method == NOTHING:
+            shares = self.index.share_of_name().items()
+            target = ", ".join(f"{name} {share:.0%}" for name, share in shares)
+            what = f"re-ranks to {target}"
+            if self.index.doubt:
+                what = f"keeps the order of the index: {self.index.doubt}"
+            return f"DebiasedQueries({self.host.name}, {label}: search {what})"
         choice = self.fitted.provenance.choice
         reason = f" {choice.reason}" if choice else ""
         return (

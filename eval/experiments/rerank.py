@@ -13,9 +13,6 @@ counts as 0. There is no such ratio if the skew of the search is less than 0.02 
 "retained" is the share of each value's own first hits that are among the first k, and "stay" the
 share of the first k that stay. A kind of queries is worse if the 95% interval for the change in
 its mean MaxSkew is above 0.
-
-"re-rank, fitted to true labels" shows what better probabilities from the same cosines would change:
-a logistic regression predicts the true labels from them.
 """
 
 from __future__ import annotations
@@ -28,22 +25,18 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 import vldebias
 from eval.experiments import embeddings
-from eval.photographs import is_present, unit
+from eval.photographs import is_present
 from eval.photographs.searches import LEFT, RETAINED, SKEW, STAY, Cell, celeba, photographs
 from eval.tables import parser, run, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.edits import TEXT
-from vldebias.measure.rankings import max_skews
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
-from vldebias.reranking import Positions
-from vldebias.reranking.index import IndexGroups
 from vldebias.study.tasks import images
 
 RESAMPLES = 200
@@ -53,7 +46,6 @@ LEAST = 0.02  # minimum skew above chance of a search, for the share that is lef
 RANDOM = "random"
 METHODS = {"query edit": "difference", "re-rank": "rerank"}
 """Title -> name in evaluations. "re-rank" is what `vldebias.rerank` does by default."""
-FITTED = "re-rank, fitted to true labels"
 FIGURES = {
     "left": LEFT,
     "retained": RETAINED,
@@ -138,45 +130,22 @@ def measured(cell: Cell, composition: str, fit: Callable[[], Edit]) -> TaskResul
                 found.setdefault(name, []).extend([row.value] * len(listed))
     n = {"queries": len(skews[NONE]), "images": len(cell.gallery)}
     mean = {method: float(np.mean(values)) for method, values in skews.items()}
-    mean[FITTED] = mean_skew(fitted_to_true_labels(cell), cell)
     above = mean[NONE] - mean[RANDOM]
     for method in (NONE, RANDOM):
         part.add(SKEW, method, mean[method], n=n)
-    for title, name in (METHODS | {FITTED: FITTED}).items():
+    for title, name in METHODS.items():
         part.add(SKEW, title, mean[name], n=n)
-        values = {}
+        values = {
+            "retained": np.mean(figures[name]["retained"]),
+            "stay": np.mean(figures[name]["stay"]),
+            "kinds worse": sum(figures[name]["kinds worse"]),
+            "kinds": len(cell.kinds),
+        }
         if above >= LEAST:
             values["left"] = max(mean[name] - mean[RANDOM], 0.0) / above
-        if title in METHODS:
-            values |= {
-                "retained": np.mean(figures[name]["retained"]),
-                "stay": np.mean(figures[name]["stay"]),
-                "kinds worse": sum(figures[name]["kinds worse"]),
-                "kinds": len(cell.kinds),
-            }
         for figure, value in values.items():
             part.add(FIGURES[figure], title, float(value), n=n)
     return part
-
-
-def fitted_to_true_labels(cell: Cell) -> Positions:
-    """Return the first k of each query, re-ranked with probabilities fitted to the true labels."""
-    listed = [query for kind in cell.kinds.values() for query in kind]
-    queries = unit(np.stack([cell.table[text] for text in listed])).astype(np.float64)
-    scores = (queries @ cell.gallery.features.T).round(12)
-    texts = IndexGroups.fit(cell.table, cell.prompt_set, cell.gallery.features).attributes[0].texts
-    cosines = cell.gallery.features @ texts.T
-    inputs = cosines / cosines.std(axis=0)
-    fitted = LogisticRegression(C=1e4, max_iter=1000).fit(inputs, cell.labels)
-    probabilities = fitted.predict_proba(inputs)
-    columns = dict(zip(map(str, fitted.classes_), probabilities.T, strict=True))
-    return vldebias.rerank(scores, cell.k, probabilities=columns)
-
-
-def mean_skew(positions: Positions, cell: Cell) -> float:
-    """Return the mean MaxSkew@k over queries."""
-    _, codes, counts = np.unique(cell.labels, return_inverse=True, return_counts=True)
-    return float(max_skews(codes[np.asarray(positions)], counts / len(codes)).mean())
 
 
 def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
@@ -197,7 +166,7 @@ def tallies(parts: Sequence[TaskResult]) -> Iterator[TaskResult]:
             for figure in ("kinds worse", "kinds"):
                 total = sum(found[title, FIGURES[figure].name] for found in figures)
                 tally.add(FIGURES[figure], title, total, n=n)
-        for title in (*METHODS, FITTED):
+        for title in METHODS:
             left = [found[title, "left"] for found in figures if (title, "left") in found]
             if left:
                 n_left = {"galleries": len(left)}

@@ -183,7 +183,7 @@ WINDOW = (
     ),
     Line(
         "searching photographs",
-        "unlabelled photographs, `reference=`",
+        "the query edited, `difference+equalise`",
         *SEARCH,
         DECLARED["difference+equalise"].title,
     ),

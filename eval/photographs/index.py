@@ -3,6 +3,7 @@
     python -m eval.photographs.index --before eval/results/search_before.json \
         --json eval/results/search_index.json
     python -m eval.photographs.index --vectors 10000   # a small run
+    python -m eval.photographs.index --only "rare|filter" ...   # a file keeps its other rows
 
 Large indexes contain blends of three photographs of the same source and gender, or of three scenes
 without people. The photographs are split in two halves: one for the index, and one for the sample
@@ -28,6 +29,7 @@ another version of the package, with which the differences are compared query by
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -652,18 +654,25 @@ def tally(parts: Sequence[TaskResult], before: Sequence[TaskResult]) -> Iterator
         yield part
 
 
-def measure(vectors: int, before: Path | None, only: str) -> Iterator[TaskResult]:
+def measure(
+    vectors: int, before: Path | None, only: str, file: Path | None
+) -> Iterator[TaskResult]:
     """Yield the results for every index and collection, and then the means.
 
     Args:
         vectors: size of each index.
         before: a result of another version, or None.
-        only: part of the names of the cells to measure.
+        only: regular expression for the names of the cells to measure.
+        file: the result that is written, or None. Its results for other cells are kept.
     """
     earlier = tasks_of(before)
+    kept = tasks_of(file if only and file and file.exists() else None)
     parts = []
     for cell in cells(vectors):
-        if only not in cell.name:
+        if not re.search(only, cell.name):
+            if cell.name in kept:
+                parts.append(kept[cell.name])
+                yield parts[-1]
             continue
         old = earlier[cell.name].provenance.settings if cell.name in earlier else {}
         with warnings.catch_warnings():
@@ -691,12 +700,12 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--vectors", type=int, default=VECTORS, help="size of each index")
     options.add_argument("--before", type=Path, help="result of another version, to compare with")
-    options.add_argument("--only", default="", help="part of the names of the indexes to measure")
+    options.add_argument("--only", default="", help="regular expression for names; keeps others")
     arguments = options.parse_args()
     if is_present():
         run(
             "search_index",
-            lambda: measure(arguments.vectors, arguments.before, arguments.only),
+            lambda: measure(arguments.vectors, arguments.before, arguments.only, arguments.json),
             arguments.json,
         )
 

@@ -1,4 +1,4 @@
-"""Measure which query edits make searches worse, on real photographs with many kinds of queries.
+"""Measure how often re-ranking and query edits make searches of real photographs worse.
 
 Every gallery contains equally many images for each value. The reference is a third of all images,
 without labels, and does not share images with the gallery. Galleries and references are sampled
@@ -6,9 +6,9 @@ twice. A kind of query in a gallery (a cell) is made worse if the 95% interval f
 MaxSkew@k is above 0, and the same applies to individual searches. k is a twentieth of the gallery,
 and at least 10.
 
-In addition to the defaults, the result contains candidates for a text-only default: removing the
-direction of the values (`difference`, which sets every query to 0 along it), or moving every query
-to the mean of the class prompts instead of 0.
+Re-ranking, the default for searches, is compared with three query edits: removing the direction of
+the values (`difference`, which sets every query to 0 along it), with and without images, or moving
+every query to the mean of the class prompts instead of 0.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from eval.photographs import (
 from eval.tables import add_share, resampled_ratio, stored
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.edits import TEXT
-from vldebias.measure.resampling import recentred_interval
-from vldebias.measure.rows import Measurement, TaskProvenance, TaskResult
+from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.methods import Problem
 from vldebias.metrics import Metric
 from vldebias.projection.edit import Edit
@@ -51,12 +50,11 @@ from vldebias.prompts import PromptSet, load_prompts
 RESAMPLES = 200
 LEAST = 100  # minimum number of images in a gallery
 PHOTOGRAPHS = "photographs"
-DEFAULT = "default, texts alone"
-REFERENCE = "default, reference="
-BY_NAME = "difference, reference="
+RERANK = "rerank"
+BY_IMAGES = "difference, reference="
 BY_TEXTS = "difference, texts alone"
 RECENTRED = "difference, re-centred on the class prompts"
-METHODS = (DEFAULT, REFERENCE, BY_NAME, BY_TEXTS, RECENTRED)
+METHODS = (RERANK, BY_IMAGES, BY_TEXTS, RECENTRED)
 SKEW = Metric("max_skew", "MaxSkew@k", "bias", "lower")
 STAY = Metric("stay", "share of the first k that stay", "utility", "higher")
 RETAINED = Metric("retained", "retained hits", "utility", "higher")
@@ -64,8 +62,6 @@ LEFT = Metric("left", "share of the skew above chance that is left", "bias", "lo
 WORSE = Metric("worse", "made worse", "fact", "lower")
 BETTER = Metric("better", "made better", "fact", "higher")
 REMOVED = Metric("removed", "share of the skew above chance that is removed", "fact", "higher")
-PROMISED = Metric("promised", "change of the gap in the test of the default")
-GAP = Metric("gap_change", "measured change of the gap")
 UNCHANGED = Metric("unchanged", "queries that stay bit for bit")
 
 
@@ -168,19 +164,16 @@ def celeba(draw: int) -> Iterator[Cell]:
     yield Cell("CelebA", draw, "gender", prompts, table, gallery, reference, kinds)
 
 
-def edits(cell: Cell) -> dict[str, Edit]:
-    """Return the edits that are fitted to the prompts or the reference of a cell, by method."""
-    reference = cell.reference.features
+def methods(cell: Cell) -> dict[str, str | Edit]:
+    """Return re-ranking, and the edits that are fitted to the prompts or reference of a cell."""
     by_texts = Problem(cell.table, cell.prompt_set)
-    by_images = Problem(cell.table, cell.prompt_set, reference=reference)
-    # `Problem.fit` returns an edit that changes nothing if the default declines.
-    fitted = {
-        DEFAULT: by_texts.fit("default", TEXT),
-        REFERENCE: by_images.fit("default+reference", TEXT),
-        BY_NAME: by_images.fit("difference+equalise", TEXT),
+    by_images = Problem(cell.table, cell.prompt_set, reference=cell.reference.features)
+    return {
+        RERANK: "rerank",
+        BY_IMAGES: by_images.fit("difference+equalise", TEXT),
         BY_TEXTS: by_texts.fit("difference", TEXT),
+        RECENTRED: _recentred(cell),
     }
-    return fitted | {RECENTRED: _recentred(cell)}
 
 
 def _recentred(cell: Cell) -> Recentred:
@@ -217,22 +210,21 @@ def _measure_cell(cell: Cell) -> TaskResult:
     part = TaskResult(
         TaskProvenance(
             task=cell.task,
-            description="MaxSkew by kind of query, and promised and measured gaps",
+            description="MaxSkew by kind of query",
             settings={"k": cell.k, "attribute": cell.column},
         )
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", VldebiasWarning)
-        fitted = edits(cell)
+        compared = methods(cell)
         singles: list[Measurement] = []
         for kind, listed in cell.kinds.items():
-            singles += _add_kind(part, cell, kind, listed, fitted)
-        for method in fitted:
+            singles += _add_kind(part, cell, kind, listed, compared)
+        for method in compared:
             changes = [row.change for row in singles if row.method == method and row.change]
             n = {"searches": len(changes)}
             add_share(part, WORSE, method, sum(change[1] > 0 for change in changes), n)
             add_share(part, BETTER, method, sum(change[2] < 0 for change in changes), n)
-        _add_gaps(part, cell, fitted)
         _add_stated(part, cell)
     return part
 
@@ -242,7 +234,7 @@ def _add_kind(
     cell: Cell,
     kind: str,
     listed: Sequence[str],
-    fitted: Mapping[str, Edit],
+    compared: Mapping[str, str | Edit],
 ) -> list[Measurement]:
     """Measure a kind of queries with every method, and return the rows for individual queries."""
     result = vldebias.evaluate(
@@ -252,7 +244,7 @@ def _add_kind(
         labels={cell.column: cell.labels},
         queries=listed,
         k=cell.k,
-        methods=dict(fitted),
+        methods=dict(compared),
         resamples=RESAMPLES,
     )
     singles = []
@@ -262,7 +254,7 @@ def _add_kind(
         elif row.metric == f"max_skew@{cell.k}":
             details = {"n": row.n, "change": row.change, "subset": kind}
             part.add(SKEW, row.method, row.value, row.interval, **details)
-        elif not row.subset and row.method in fitted:
+        elif not row.subset and row.method in (NONE, *compared):
             for metric in (RETAINED, STAY):
                 if row.metric == f"{metric.name}@{cell.k}":
                     part.add(metric, row.method, row.value, row.interval, n=row.n, subset=kind)
@@ -303,7 +295,7 @@ def _tally_of_cells(parts: Sequence[TaskResult]) -> TaskResult:
             change = row_of[*cell, method].change
             assert change is not None
             changes.append(change)
-            above_chance = row_of[*cell, "none"].value - row_of[*cell, "random"].value
+            above_chance = row_of[*cell, NONE].value - row_of[*cell, "random"].value
             sums.append((-change[0], max(above_chance, 0.0)))
         n = {"cells": len(changes)}
         add_share(tally, WORSE, method, sum(low > 0 for _, low, _ in changes), n)
@@ -311,44 +303,6 @@ def _tally_of_cells(parts: Sequence[TaskResult]) -> TaskResult:
         share, interval = resampled_ratio(np.array(sums), 1000)
         tally.add(REMOVED, method, share, interval, n=n)
     return tally
-
-
-def _add_gaps(part: TaskResult, cell: Cell, fitted: Mapping[str, Edit]) -> None:
-    """Compare the change in the gap in the default method's test with that between true values.
-
-    The gap for a prompt is the largest difference between the mean scores of two values, divided by
-    the standard deviation of its scores. It is averaged over the class prompts, as in the test.
-    """
-    prompt_set = load_prompts(cell.prompt_set)
-    listed = [*dict.fromkeys((*prompt_set.classes, *prompt_set.held_out_classes))]
-    before = torch.tensor(np.stack([cell.table[text] for text in listed])).double()
-    measured = _gaps(cell, before)
-    n = {"images": len(cell.gallery), "class prompts": len(listed)}
-    for method, edit in fitted.items():
-        choice = edit.provenance.choice
-        if choice is not None and choice.change is not None:
-            part.add(PROMISED, method, choice.change[0], choice.change[1:], n=n)
-        changes = _gaps(cell, edit(before)) - measured
-        change = float(changes[0])
-        part.add(GAP, method, change, recentred_interval(change, changes[1:]), n=n)
-
-
-def _gaps(cell: Cell, rows: Tensor) -> np.ndarray:
-    """Return the mean gap of queries (q, d) in the gallery, followed by its resamples (1 + b,)."""
-    scores = cell.gallery.features @ torch.nn.functional.normalize(rows, dim=1).float().numpy().T
-    _, codes = np.unique(cell.labels, return_inverse=True)
-    members = [np.flatnonzero(codes == code) for code in range(codes.max() + 1)]
-    rng = np.random.default_rng(0)
-    means = []
-    for indices in members:
-        size = len(indices)
-        drawn = rng.multinomial(size, np.full(size, 1 / size), size=RESAMPLES)
-        weights = np.concatenate([np.ones((1, size)), drawn]) / size
-        means.append(weights @ scores[indices])
-    stacked = np.stack(means)  # (values, 1 + b, q)
-    largest = stacked.max(0) - stacked.min(0)
-    gaps: np.ndarray = (largest / scores.std(0)).mean(1)
-    return gaps
 
 
 def _add_stated(part: TaskResult, cell: Cell) -> None:

@@ -48,7 +48,7 @@ def test_moving_to_zero_is_a_projection_and_moving_to_a_centre_sets_the_coordina
 
 
 def made_part(draw: int, changes: dict[str, tuple[float, float, float]]) -> TaskResult:
-    """Return a part with one kind of query, whose result for `REFERENCE` has the given change."""
+    """Return a part with one kind of query, whose result for `RERANK` has the given change."""
     settings = {"attribute": "gender"}
     part = TaskResult(
         TaskProvenance(task=f"made, draw {draw}", description="made", settings=settings)
@@ -58,7 +58,7 @@ def made_part(draw: int, changes: dict[str, tuple[float, float, float]]) -> Task
         part.add(searches.SKEW, "none", 0.5, (0.4, 0.6), n=n, subset=kind)
         part.add(searches.SKEW, "random", 0.1, (0.0, 0.2), n=n, subset=kind)
         for method in searches.METHODS:
-            used = change if method == searches.REFERENCE else (0.0, 0.0, 0.0)
+            used = change if method == searches.RERANK else (0.0, 0.0, 0.0)
             part.add(searches.SKEW, method, 0.5, (0.4, 0.6), n=n, change=used, subset=kind)
     for method in searches.METHODS:
         for metric in (searches.WORSE, searches.BETTER):
@@ -79,7 +79,7 @@ def test_kinds_that_get_worse_are_counted_in_each_sample() -> None:
     rows = {
         row.metric: row
         for row in tallies["cells: photographs"].rows
-        if row.method == searches.REFERENCE
+        if row.method == searches.RERANK
     }
     assert rows["worse"].value == pytest.approx(3 / 8)
     assert rows["better"].value == pytest.approx(2 / 8)

@@ -1,4 +1,4 @@
-"""Run the index calls on the page on indexes with faiss, qdrant and chroma."""
+"""Run the index calls and the sampling on the page on indexes with faiss, qdrant and chroma."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(name: str, vectors: np.ndarray[Any, Any]) -> dict[str, Any]:
         for row, vector in enumerate(vectors.tolist()):
             points.append(qdrant.models.PointStruct(id=row, vector=vector))
         client.upsert("images", points)
-        return {"client": client, "name": "images"}
+        return {"client": client, "name": "images", "models": qdrant.models}
     collection = (
         pytest.importorskip("chromadb")
         .EphemeralClient()
@@ -49,12 +49,21 @@ def store(name: str, vectors: np.ndarray[Any, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["faiss", "qdrant", "chroma"])
 def test_the_printed_call_finds_what_an_exact_index_finds(name: str) -> None:
     world = Index()
+    # The rows are sorted by group, so the first ones are no sample.
+    order = np.argsort(world.is_female, kind="stable")
+    world.vectors, world.is_female = world.vectors[order], world.is_female[order]
     vectors = world.vectors.astype(np.float32)
-    queries = vldebias.debias_queries(embed, SET, reference=vectors[:2000])
     blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = [block for block in blocks if "def faiss_call" in block]
-    names = store(name, vectors)
-    exec(compile(block, PAGE.name, "exec"), names)
+    names = store(name, vectors) | {"np": np}
+    for part in ("def faiss_call", "def faiss_sample"):
+        (block,) = [block for block in blocks if part in block]
+        exec(compile(block, PAGE.name, "exec"), names)
+    sample = names[f"{name}_sample"](1000)
+    assert len({tuple(vector) for vector in np.asarray(sample).tolist()}) == 1000
+    queries = vldebias.debias_queries(embed, SET, reference=sample)
+    assert queries.index is not None
+    share = queries.index.share_of_name()["female"]
+    assert share == pytest.approx(world.is_female.mean(), abs=0.05)
     found = queries.search(names[f"{name}_call"], QUERY, K)
     exact = queries.search(world.call, QUERY, K)
     # An approximate index may miss some.

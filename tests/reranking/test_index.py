@@ -116,17 +116,12 @@ def naive(vectors: np.ndarray) -> tuple[list[str], list[bool]]:
 def naive_near_shares(
     labels: list[str], are_near: list[bool], names: tuple[str, ...]
 ) -> list[float]:
-    """Return the share of each group's images near the border, 0 for large next to small groups."""
-    total = len([label for label in labels if label])
-    shares = {}
-    are_small = {}
+    """Return the share of each group's images near the border."""
+    shares = []
     for name in names:
-        own = [near for label, near in zip(labels, are_near, strict=True) if label == name]
-        shares[name] = sum(own) / len(own)
-        are_small[name] = len(own) / total < 0.4 / len(names)
-    if any(are_small.values()):
-        shares = {name: share * are_small[name] for name, share in shares.items()}
-    return [shares[name] for name in names]
+        members = [near for label, near in zip(labels, are_near, strict=True) if label == name]
+        shares.append(sum(members) / len(members))
+    return shares
 
 
 def test_products_do_not_depend_on_the_order_of_summation() -> None:
@@ -192,13 +187,12 @@ def test_shares_by_name_are_the_shares_of_the_labels() -> None:
         assert share == pytest.approx(known.count(name) / len(known))
 
 
-def test_only_the_places_of_small_groups_are_divided() -> None:
-    """A group is small if it has under two fifths of an even share."""
+def test_the_places_of_small_and_large_groups_are_divided_alike() -> None:
     codes = np.arange(1000)
     is_near = codes % 4 == 0
-    for share, expected in ((0.19, [0.25, 0.0]), (0.2, [0.25, 0.25])):
+    for share in (0.02, 0.19, 0.5):
         shares = shares_near((codes >= share * 1000).astype(int), is_near, 2)
-        np.testing.assert_allclose(shares, expected, atol=0.01)
+        np.testing.assert_allclose(shares, [0.25, 0.25], atol=0.01)
     assert shares_near(np.array([-1, -1]), np.array([True, False]), 2).tolist() == [0, 0]
 
 

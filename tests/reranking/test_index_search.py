@@ -90,6 +90,21 @@ def test_results_have_the_shares_of_the_index(index: Index, queries: DebiasedQue
     assert line.startswith("A photo of a pilot.: first 40 by quota, index shares, zero-shot")
 
 
+def test_the_recommended_search_warns_of_nothing(index: Index) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        queries = vldebias.debias_queries(embed, SET, reference=index.vectors)
+        found = queries.search(index.call, QUERY, 50)
+    assert found.report.to_dict()["method"] == "quota"
+
+
+def test_labels_that_cannot_be_trusted_are_told_before_the_first_search(index: Index) -> None:
+    men = index.vectors[~index.is_female]
+    with pytest.warns(SuspectInputWarning, match="search keeps the order of the index: .*look"):
+        queries = vldebias.debias_queries(embed, SET, reference=men[:500])
+    assert "search keeps the order of the index: labels of 'gender'" in repr(queries)
+
+
 def test_a_query_that_states_a_value_is_returned_as_found(
     index: Index, queries: DebiasedQueries
 ) -> None:
@@ -163,7 +178,7 @@ def test_padding_and_empty_results_are_no_results(index: Index, queries: Debiase
             np.concatenate([vectors, np.zeros((2, D))]),
         )
 
-    with pytest.warns(SuspectInputWarning, match="in the first 30; up to 400 results"):
+    with pytest.warns(SuspectInputWarning, match="in the first 30; up to 320 results"):
         found = queries.search(padded, QUERY, 40)
     assert sorted(found.tolist()) == sorted(index.call(embed([QUERY])[0], 30)[0].tolist())
     both = queries.search(lambda vector, n: ([], [], []), [QUERY, STATED], 10)
@@ -357,7 +372,8 @@ def test_labels_that_cannot_be_trusted_are_not_used(index: Index) -> None:
             [vector_of(text) * np.r_[0.0, np.ones(D - 1)] + noise[text] for text in texts]
         )
 
-    queries = vldebias.debias_queries(vague, SET, reference=index.vectors[:2000])
+    with pytest.warns(SuspectInputWarning, match="search keeps the order of the index"):
+        queries = vldebias.debias_queries(vague, SET, reference=index.vectors[:2000])
     assert queries.index is not None
     assert queries.index.doubt.startswith("labels of 'gender' are unreliable here:")
     found = queries.search(index.call, QUERY, 20)

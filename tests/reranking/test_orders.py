@@ -15,7 +15,6 @@ from tests.reranking import slow_orders
 from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
 from vldebias.reranking import Candidates, fair, mopr, quota
-from vldebias.reranking.candidates import best_rows
 from vldebias.reranking.orders import binomial_quantiles
 from vldebias.reranking.proportional import selection
 
@@ -256,13 +255,6 @@ def test_mopr_reports_an_infeasible_selection() -> None:
     candidates = Candidates(np.arange(6.0), np.array([0] * 5 + [1]), "ab", np.array([0.5, 0.5]))
     with pytest.raises(InvalidInputError, match="larger gap"):
         mopr(candidates, 4)
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 30))
-def test_the_top_rows_match_a_stable_sort(scores: list[int], k: int) -> None:
-    rows = best_rows(np.array(scores, dtype=float), k)
-    expected = sorted(np.argsort(-np.array(scores), kind="stable")[:k])
-    assert rows.tolist() == expected
 
 
 def test_a_prefix_contains_no_more_of_a_group_than_its_exact_share() -> None:

@@ -284,3 +284,63 @@ class EmbeddedTexts(Host):
             f"{self.name}: the edit {why}; fit it again with vldebias.debias_queries(embed,"
             " prompts)"
         )
+
+
+class ChromaFunction:
+    """Implement chroma's interface of embedding functions around any embedder.
+
+    A collection stores the name and configuration of its embedding function, so it can be opened
+    with your function or with a wrapper of it, which does not change documents. Attributes that
+    chroma expects are therefore taken from your embedder, or from defaults if it has none.
+
+    Attributes:
+        host: a wrapper around your embedder.
+    """
+
+    host: EmbeddedTexts
+
+    def __getattr__(self, name: str) -> object:
+        # Ignore other names, because copy and pickle look some up before `host` exists.
+        if name in vars(_ChromaDefaults) and not name.startswith("_"):
+            source = self.host.embedder.source
+            return getattr(source, name, getattr(_ChromaDefaults, name))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class _ChromaDefaults:
+    """Implement chroma's embedding-function interface for other embedders.
+
+    Chroma calls such functions "legacy", since it cannot rebuild them from a configuration.
+    """
+
+    @staticmethod
+    def name() -> str:
+        return "vldebias"
+
+    @staticmethod
+    def is_legacy() -> bool:
+        return True
+
+    @staticmethod
+    def get_config() -> dict[str, object]:
+        return {}
+
+    @staticmethod
+    def build_from_config(config: object) -> object:
+        return NotImplemented
+
+    @staticmethod
+    def default_space() -> str:
+        return "l2"
+
+    @staticmethod
+    def supported_spaces() -> list[str]:
+        return ["cosine", "l2", "ip"]
+
+    @staticmethod
+    def validate_config(config: object) -> None:
+        """Accept any configuration."""
+
+    @staticmethod
+    def validate_config_update(before: object, after: object) -> None:
+        """Accept any configuration."""

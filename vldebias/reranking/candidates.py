@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -76,54 +76,15 @@ class Candidates:
             return self.probabilities
         return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
 
-    def best_of_groups(self, k: int) -> Rows:
-        """Return the k best rows of each group and of the unknown group, in ascending order.
-
-        The candidates near the border of a group and the others count as two groups.
-        """
-        best = []
-        for group in range(UNKNOWN, len(self.names)):
-            is_member = self.codes == group
-            masks = [is_member]
-            if self.is_near is not None and group != UNKNOWN:
-                masks = [is_member & self.is_near, is_member & ~self.is_near]
-            for mask in masks:
-                rows = np.flatnonzero(mask)
-                best.append(rows[best_rows(self.scores[rows], k)])
-        return np.sort(np.concatenate(best))
-
     def subset(self, rows: Rows) -> Candidates:
         """Return a subset of the candidates, in the order of `rows`."""
-        return Candidates(
-            self.scores[rows],
-            self.codes[rows],
-            self.names,
-            self.shares,
-            None if self.probabilities is None else self.probabilities[rows],
-            None if self.is_near is None else self.is_near[rows],
-            self.near_shares,
+        return replace(
+            self,
+            scores=self.scores[rows],
+            codes=self.codes[rows],
+            probabilities=None if self.probabilities is None else self.probabilities[rows],
+            is_near=None if self.is_near is None else self.is_near[rows],
         )
-
-
-def best_rows(scores: Floats, k: int) -> Rows:
-    """Return the k rows with the highest scores, in ascending order of their positions.
-
-    If scores tie, earlier rows are preferred. Scores are partitioned instead of sorted, so the cost
-    is linear in n.
-
-    Args:
-        scores: the candidates' scores (n,).
-        k: number of rows.
-    """
-    if k >= len(scores):
-        return np.arange(len(scores))
-    # Select the rows above the k-th highest score, and fill the remaining places with rows that
-    # equal it.
-    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
-    is_selected = scores > threshold
-    tied = np.flatnonzero(scores == threshold)
-    is_selected[tied[: k - int(is_selected.sum())]] = True
-    return np.flatnonzero(is_selected)
 
 
 def as_floats(values: object, name: str) -> Floats:

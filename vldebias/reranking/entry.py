@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from vldebias.reranking.candidates import (
     as_floats,
     warn_of_rows,
 )
-from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups, check_finite
+from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups
 from vldebias.reranking.ids import as_ids, rows_of_ids
 from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.orders import fair, quota
@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     from vldebias.typing import AnyArray, AttributeLike, ById, ColumnLike, ModelLike
 
 Reranker = Callable[[Candidates, int], Rows]
-RERANKERS: dict[str, Reranker] = {
-    "quota": quota,
-    "fair": fair,
-    "mopr": mopr,
-}
+RERANKERS: dict[str, Reranker] = {"quota": quota, "fair": fair, "mopr": mopr}
 _MANY_SCORES = 5  # fewer scores often ascend by chance
 # Even shares are worse than no re-ranking if there are this many times as many candidates of one
 # group as of another, among at least this many candidates.
@@ -137,8 +133,9 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     rows: Rows = np.broadcast_to(np.arange(lists.shape[1]), lists.shape)
     keys: NDArray[np.generic] = rows if id_rows is None else id_rows
     if id_rows is not None:
-        is_index = not isinstance(scores, Mapping)
-        labels, rows = _rows_of_sources(id_rows, labels, probabilities, features, is_index=is_index)
+        source = next((part for part in (labels, probabilities, features) if part is not None), ())
+        by_row, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
+        labels = None if labels is None else by_row
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
@@ -159,10 +156,9 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     queries = list(zip(lists, rows, keys, strict=True))
     are_shared = id_rows is None
     pools = _pools(queries, groups, shares, saved, code_of_checked, are_shared=are_shared)
-    candidates = [pool for pool, _, _ in pools]
-    _warn_of_distances(candidates)
+    _warn_of_distances([pool.scores for pool, _, _ in pools])
     if target == EVEN and not groups.doubt:
-        _warn_of_uneven(candidates)
+        _warn_of_uneven(groups)
     positions = _Pages(pools, *_chosen(method, groups, target), k, groups.doubt, table.ndim == 1)(1)
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
@@ -192,25 +188,30 @@ def _pools(
         index: the groups of an index, whose shares apply to zero-shot labels.
         code_of_checked: the true groups of checked candidates, by row or id.
         are_shared: whether all queries have the same candidates in the same order.
+
+    Raises:
+        InvalidInputError: If scores are not finite.
     """
     pools: list[_Pool] = []
     for scores, rows, keys in queries:
-        if pools and are_shared:
-            check_finite(scores)
-            pool, keys, codes = pools[0]
-            pools.append((replace(pool, scores=scores.copy()), keys, codes))
-            continue
-        # An index pads with -1 if it finds fewer candidates.
+        # An index pads with -1 if it finds fewer candidates. The arrays are copied, so that later
+        # changes do not reach the report.
         is_found = rows != UNKNOWN
-        if is_found.all():
-            # Later changes of the arrays do not reach the report.
-            scores, keys = scores.copy(), keys.copy()
-        else:
-            scores, rows, keys = scores[is_found], rows[is_found], keys[is_found]
-        pool = groups.candidates(scores, rows, shares)
+        found = scores[is_found]
+        if not np.isfinite(found).all():
+            raise InvalidInputError(
+                f"scores: {int((~np.isfinite(found)).sum())} of {len(found)} are NaN or infinite;"
+                " remove these candidates"
+            )
+        if pools and are_shared:
+            pool, found_keys, codes = pools[0]
+            pools.append((replace(pool, scores=found), found_keys, codes))
+            continue
+        pool = groups.candidates(found, rows[is_found], shares)
         if index is not None and groups.source == ZERO_SHOT:
             pool = replace(pool, shares=index.shares, near_shares=index.near_shares)
-        pools.append((pool, keys, codes_of(keys, code_of_checked)))
+        found_keys = keys[is_found]
+        pools.append((pool, found_keys, codes_of(found_keys, code_of_checked)))
     return pools
 
 
@@ -237,17 +238,23 @@ class _Pages:
     def __call__(self, number: int) -> Positions:
         """Return a page, counted from 1."""
         reports = []
-        for pool in self.pools:
-            candidates, keys, codes = pool
+        for candidates, keys, codes in self.pools:
+            order = self._order(candidates)
             for _ in range(number - 1):
                 if not len(candidates):
                     break
-                shown = _order(candidates, self.reranker, self.k)
-                left = np.delete(np.arange(len(candidates)), shown)
+                left = np.delete(np.arange(len(candidates)), order)
                 candidates, keys, codes = candidates.subset(left), keys[left], codes[left]
-            order = _order(candidates, self.reranker, self.k)
+                order = self._order(candidates)
             reports.append(Report(candidates, self.about, order, keys, codes, reason=self.reason))
         return Positions.from_reports(reports, is_single=self.is_single, page=self)
+
+    def _order(self, candidates: Candidates) -> Rows:
+        """Return the re-ranked first page of candidates."""
+        if self.reranker is mopr and self.k is None:
+            raise InvalidInputError("method 'mopr' needs k=, the number of results to show")
+        n = len(candidates)
+        return np.asarray(self.reranker(candidates, n if self.k is None else min(self.k, n)))
 
 
 def _read_groups(
@@ -313,44 +320,31 @@ def _shares_of_index(index: IndexGroups, groups: Groups, shares: object) -> Mapp
     return index.share_of_name()
 
 
-def _as_found(candidates: Candidates, k: int) -> Rows:
-    """Return the top k by score."""
-    return candidates.ranked[:k]
-
-
 def _chosen(
     method: str | Reranker | None, groups: Groups, target: str
 ) -> tuple[Reranker, tuple[str, str, str]]:
     """Return the function that re-ranks, and the method, target and source for reports.
 
     If the groups cannot be trusted, the function keeps the order.
-    """
-    reranker = quota if method is None else _reranker(method)
-    if groups.doubt:
-        return _as_found, (AS_FOUND, "unreliable labels", groups.source)
-    return reranker, (_name_of(reranker), f"{target} shares", groups.source)
-
-
-def _name_of(method: str | Reranker) -> str:
-    """Return a method's name for reports, such as "fair" for partial(fair, alpha=0.3)."""
-    function = getattr(method, "func", method)
-    return str(getattr(function, "__name__", function))
-
-
-def _reranker(method: str | Reranker) -> Reranker:
-    """Return the function for a method.
 
     Raises:
-        InvalidInputError: If the name is unknown.
+        InvalidInputError: If the name of the method is unknown.
     """
-    if callable(method):
-        return method
-    if method not in list(RERANKERS):
+    if method is None:
+        method = quota
+    if not callable(method) and method not in list(RERANKERS):
         raise InvalidInputError(
             f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
             f" candidates and k; {did_you_mean(str(method), RERANKERS)}"
         )
-    return RERANKERS[method]
+    if groups.doubt:
+        about = (AS_FOUND, "unreliable labels", groups.source)
+        return (lambda candidates, k: candidates.ranked[:k]), about
+    reranker = method if callable(method) else RERANKERS[method]
+    # The name of functools.partial(fair, alpha=0.3) is "fair".
+    function = getattr(reranker, "func", reranker)
+    name = str(getattr(function, "__name__", function))
+    return reranker, (name, f"{target} shares", groups.source)
 
 
 def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generic] | None]:
@@ -370,29 +364,6 @@ def _read_scores(scores: object, ids: object) -> tuple[Floats, NDArray[np.generi
     if id_rows.shape != shape:
         raise InvalidInputError(f"ids: expected one per score, shape {shape}; got {id_rows.shape}")
     return table, id_rows
-
-
-def _rows_of_sources(
-    id_rows: NDArray[np.generic],
-    labels: object,
-    probabilities: object,
-    features: object,
-    *,
-    is_index: bool,
-) -> tuple[Any, Rows]:
-    """Return the labels by row, if any, and each candidate's row (q, n) in the groups' source.
-
-    Args:
-        id_rows: ids (q, n).
-        labels: labels, or None; likewise the other sources.
-        probabilities: probabilities of the groups.
-        features: features for zero-shot labels.
-        is_index: whether integer ids may be rows of an index.
-    """
-    inputs = (labels, probabilities, features, ())
-    source = next(part for part in inputs if part is not None)
-    by_row, rows = rows_of_ids(id_rows, source, is_index=is_index)
-    return None if labels is None else by_row, rows
 
 
 def read_checked(
@@ -425,13 +396,13 @@ def read_checked(
                 f" {did_you_mean(str(group), names, 'correct it', CLOSE_LABELS)}"
             )
         codes[key] = list(names).index(str(group))
-    if codes and codes.keys().isdisjoint(keys.ravel().tolist()):
+    candidates = dict.fromkeys(keys.ravel().tolist())
+    strangers = [key for key in codes if key not in candidates]
+    if strangers and len(strangers) == len(codes):
         raise InvalidInputError(
             f"checked: none of the {len(codes)} keys is a candidate; expected rows or ids such as"
-            f" {keys.ravel().tolist()[0]!r}, got {next(iter(codes))!r}"
+            f" {next(iter(candidates), None)!r}, got {strangers[0]!r}"
         )
-    candidates = set(keys.ravel().tolist())
-    strangers = [key for key in codes if key not in candidates]
     if strangers:
         warn(
             f"checked: {len(strangers):,} of {len(codes):,} keys are no candidates and are left"
@@ -455,22 +426,9 @@ def codes_of(
     return np.array([code_of_key.get(key, UNKNOWN) for key in keys.tolist()])
 
 
-def _order(candidates: Candidates, reranker: Reranker, k: int | None) -> Rows:
-    """Return the re-ranked top k, passing the method as few candidates as possible."""
-    n = len(candidates)
-    count = n if k is None else min(k, n)
-    # The package's methods only depend on the best candidates in each group.
-    if reranker in RERANKERS.values() and count < n:
-        best = candidates.best_of_groups(count)
-        return best[reranker(candidates.subset(best), count)]
-    if reranker is mopr and k is None:
-        raise InvalidInputError("method 'mopr' needs k=, the number of results to show")
-    return np.asarray(reranker(candidates, count))
-
-
-def _warn_of_distances(lists: Sequence[Candidates]) -> None:
-    """Warn once if the scores of every query ascend, as distances of search results do."""
-    are_ascending = all(bool((pool.scores[1:] > pool.scores[:-1]).all()) for pool in lists)
+def _warn_of_distances(lists: Sequence[Floats]) -> None:
+    """Warn if the scores of every query ascend, as distances of search results do."""
+    are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
     if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
         warn(
             "rerank: the scores ascend from the first to the last candidate, as distances do, but"
@@ -480,23 +438,17 @@ def _warn_of_distances(lists: Sequence[Candidates]) -> None:
         )
 
 
-def _warn_of_uneven(lists: Sequence[Candidates]) -> None:
-    """Warn once if the groups of the candidates are uneven, so that even shares are a new skew."""
-    for candidates in lists:
-        counts = np.bincount(
-            candidates.codes[candidates.codes != UNKNOWN], minlength=len(candidates.names)
+def _warn_of_uneven(groups: Groups) -> None:
+    """Warn if the groups of the candidates are uneven, so that even shares are a new skew."""
+    counts = np.bincount(groups.codes[groups.codes != UNKNOWN], minlength=len(groups.names))
+    if counts.sum() >= _MANY_CANDIDATES and counts.max() >= _UNEVEN * counts.min():
+        parts = [f"{count:,} {name}" for name, count in zip(groups.names, counts, strict=True)]
+        warn(
+            f"rerank: shares='even', but the candidates are {', '.join(parts)}; in an uneven"
+            " collection, even shares are further from its shares than most searches; use"
+            " shares='pool', or index= for the first results of an index",
+            SuspectInputWarning,
         )
-        if counts.sum() >= _MANY_CANDIDATES and counts.max() >= _UNEVEN * counts.min():
-            words = ", ".join(
-                f"{count:,} {name}" for name, count in zip(candidates.names, counts, strict=True)
-            )
-            warn(
-                f"rerank: shares='even', but the candidates are {words}; in an uneven collection,"
-                " even shares are further from its shares than most searches; use shares='pool',"
-                " or index= for the first results of an index",
-                SuspectInputWarning,
-            )
-            return
 
 
 def warn_of_short(reports: Sequence[Report], remedy: str) -> None:

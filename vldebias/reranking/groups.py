@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import cast
 
 import numpy as np
@@ -18,7 +17,7 @@ from vldebias.data.label_values import (
     names_no_group,
     written_alike,
 )
-from vldebias.data.labels import Labels
+from vldebias.data.labels import Labels, cross
 from vldebias.errors import (
     CLOSE_LABELS,
     InvalidInputError,
@@ -39,7 +38,6 @@ from vldebias.reranking.nearest import borders_of, labels_and_margins, shares_ne
 
 POOL, EVEN = "pool", "even"
 ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
-_MOST_COMPARED_STRINGS = 8
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
 
@@ -105,10 +103,9 @@ class Groups:
     def of_probabilities(cls, probabilities: object) -> Groups:
         """Return groups from probabilities, using the most likely group as the label."""
         names: Sequence[str] | None = None
-        if hasattr(probabilities, "columns") and hasattr(probabilities, "to_numpy"):
-            names = [str(name) for name in probabilities.columns]
-            probabilities = probabilities.to_numpy()
-        elif isinstance(probabilities, Mapping):
+        if hasattr(probabilities, "columns"):
+            probabilities = {name: probabilities[name] for name in probabilities.columns}
+        if isinstance(probabilities, Mapping):
             names = list(map(str, probabilities))
             columns = [as_floats(column, "probabilities") for column in probabilities.values()]
             probabilities = np.stack(columns, axis=-1)
@@ -135,19 +132,11 @@ class Groups:
         """Cross several groupings ("female/old"); rows with any unknown group become unknown."""
         if len(parts) == 1:
             return parts[0]
-        names = ["/".join(combination) for combination in product(*(part.names for part in parts))]
-        codes = np.zeros(len(parts[0].codes), dtype=np.intp)
+        crossed = cross(*(Labels(part.codes, part.names) for part in parts))
         masks = [part.is_near for part in parts if part.is_near is not None]
         # A row near the border of any attribute may belong to another crossed group.
         is_near = np.logical_or.reduce(masks) if masks else None
-        is_known = np.ones(len(codes), dtype=bool)
-        for part in parts:
-            if len(part.codes) != len(codes):
-                raise InvalidInputError("labels: expected columns of the same length")
-            codes = codes * len(part.names) + part.codes
-            is_known &= part.codes != UNKNOWN
-        codes = np.where(is_known, codes, UNKNOWN)
-        return cls(tuple(names), codes, None, is_near, parts[0].source)
+        return cls(crossed.names, crossed.codes, None, is_near, parts[0].source)
 
     def with_groups_of(self, shares: object) -> Groups:
         """Return the groups, with those that no candidate has but for which a share is requested.
@@ -155,11 +144,10 @@ class Groups:
         If a query only finds women, men are still a group. But if the shares lack a group that
         candidates have, the names may be spelled differently, which `requested_shares` reports.
         """
-        if not isinstance(shares, Mapping) or not set(self.names) <= set(map(str, shares)):
+        is_complete = isinstance(shares, Mapping) and set(self.names) <= set(map(str, shares))
+        if not isinstance(shares, Mapping) or not is_complete or self.probabilities is not None:
             return self
         absent = [str(name) for name in shares if str(name) not in self.names]
-        if not absent or self.probabilities is not None:
-            return self
         return replace(self, names=(*self.names, *absent))
 
     def candidates(self, scores: Floats, rows: Rows, shares: object) -> Candidates:
@@ -171,9 +159,8 @@ class Groups:
             shares: requested shares, as for `vldebias.rerank`.
 
         Raises:
-            InvalidInputError: If scores are not finite or shares are invalid.
+            InvalidInputError: If shares are invalid.
         """
-        check_finite(scores)
         codes = self.codes[rows]
         is_near = None if self.is_near is None else self.is_near[rows]
         return Candidates(
@@ -184,15 +171,6 @@ class Groups:
             None if self.probabilities is None else self.probabilities[rows],
             is_near,
             None if is_near is None else shares_near(codes, is_near, len(self.names)),
-        )
-
-
-def check_finite(scores: Floats) -> None:
-    """Raise an error unless all scores (n,) are finite."""
-    if not np.isfinite(scores).all():
-        raise InvalidInputError(
-            f"scores: {int((~np.isfinite(scores)).sum())} of {len(scores)} are NaN or infinite;"
-            " remove these candidates"
         )
 
 
@@ -236,21 +214,10 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
             distinct: list[Hashable] = [*(np.flatnonzero(is_present) + low).tolist()]
             code_of_place: NDArray[np.intp] = is_present.cumsum() - 1
             return distinct, code_of_place[places]
-    if (
-        isinstance(values, np.ndarray)
-        and values.dtype.kind == "U"
-        and values.ndim == 1
-        and values.size
-    ):
-        few = _few_strings(values)
-        if few is not None:
-            return few
     try:
-        listed = (
-            values.tolist()
-            if hasattr(values, "tolist")
-            else list(cast("Iterable[Hashable]", values))
-        )
+        if hasattr(values, "tolist"):
+            values = values.tolist()
+        listed = list(cast("Iterable[Hashable]", values))
         different = list(dict.fromkeys(listed))
         code_of_value = {value: code for code, value in enumerate(different)}
         codes = np.fromiter(map(code_of_value.__getitem__, listed), np.intp, len(listed))
@@ -264,26 +231,6 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
             " from column to labels"
         ) from None
     return different, codes
-
-
-def _few_strings(
-    values: NDArray[np.str_],
-) -> tuple[list[Hashable], NDArray[np.intp]] | None:
-    """Return the result of `_factorised` for strings, or None if there are many different values.
-
-    Comparing a whole array with a few strings is faster than creating a string for every row.
-    """
-    codes = np.full(len(values), -1, dtype=np.intp)
-    different: list[Hashable] = []
-    place = 0
-    while len(different) < _MOST_COMPARED_STRINGS:
-        different.append(str(values[place]))
-        codes[values == values[place]] = len(different) - 1
-        left = codes[place:] < 0
-        if not left.any():
-            return different, codes
-        place += int(left.argmax())
-    return None
 
 
 def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence[str]) -> Floats:

@@ -33,13 +33,6 @@ def as_ids(ids: Any) -> NDArray[np.generic]:
     return objects
 
 
-def first_fraction(ids: NDArray[np.generic]) -> float | None:
-    """Return the first id (n,) that is a number with a fraction, such as a score, or None."""
-    if ids.dtype.kind in "iu":
-        return None
-    return next((key for key in ids.ravel() if isinstance(key, float) and key % 1), None)
-
-
 def rows_of_ids(id_rows: NDArray[Any], labels: object, *, is_index: bool) -> tuple[object, Rows]:
     """Return the labels by row, and each candidate's row (q, n), or -1 if it has none.
 

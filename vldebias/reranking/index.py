@@ -56,14 +56,13 @@ NOBODY = (
 ENOUGH_PEOPLE = 50  # minimum number of images per group in the sample of an index
 _KIND = "vldebias index groups"
 _FORMAT = 2
+_PARTS = ("texts", "borders", "wordings")  # arrays of each attribute in a saved file
 _COMPARED_ROWS = 2000  # number of rows for which wordings are compared
 # If fewer images than this share look like nobody, they hardly change the shares, and most of them
 # show small people. Then, all images have a group.
 _FEW_SCENES = 1 / 3
-# Minimum number of images of each value behind a filter, and minimum Cohen's kappa between the
-# labels there and those by single wordings.
-_ENOUGH_LISTED = 5
-_AGREE_LISTED = 0.85
+FEWEST_PEOPLE = 5  # minimum number of images per group in a collection or behind a filter
+_AGREE_LISTED = 0.85  # minimum kappa between the labels behind a filter and by single wordings
 # Two halves of the vectors behind a filter disagree if a group's shares in them differ by more than
 # this number of standard deviations.
 _DISAGREE = 3.0
@@ -146,7 +145,7 @@ class IndexGroups:
         attribute: AttributeLike,
         features: AnyArray | Iterable[AnyArray],
         *,
-        least: int | None = None,
+        least: int = FEWEST_PEOPLE,
         nobody: Sequence[str] = NOBODY,
     ) -> IndexGroups:
         """Label unlabelled vectors, and count the groups' shares.
@@ -155,8 +154,7 @@ class IndexGroups:
             model: the model that embeds the prompts.
             attribute: prompt set with words for its values, or several prompt sets to cross.
             features: features (n, d), or an iterable of blocks (b, d) of them.
-            least: minimum number of images of each value. Below, the labels are not trusted. If
-                None, the minimum for editing queries.
+            least: minimum number of images of each value. Below, the labels are not trusted.
             nobody: texts without people, for prompt sets about people. If the model is a mapping
                 that lacks them, all images have a group.
 
@@ -165,7 +163,7 @@ class IndexGroups:
         """
         # Import lazily, because torch takes seconds to import and labels do not need it.
         from vldebias.methods import Problem
-        from vldebias.methods.folds import FEWEST
+        from vldebias.methods.gates import wordings_of
 
         problem = Problem(model, attribute)
         role = problem.host.roles[0]
@@ -173,9 +171,7 @@ class IndexGroups:
         for prompt_set in problem.attributes:
             texts.append(problem.zero_shot(prompt_set, role).numpy().astype(np.float64))
         person = _direction_of_people(problem, role, texts, nobody)
-        directions = np.concatenate([*texts, np.zeros_like(texts[0][:1])])
-        if person is not None:
-            directions[-1] = person
+        directions = _directions(texts, person)
         parts, samples = [], []
         for block in _blocks(features):
             parts.append(unit_products(block, directions))
@@ -192,39 +188,19 @@ class IndexGroups:
             problem.attributes, texts, _split(cosines, texts), strict=True
         ):
             names = tuple(prompt_set.attributes)
-            wordings = _wordings(problem, prompt_set, role)
+            reason = _too_few(columns, names, least)
+            try:
+                wordings = wordings_of(problem, prompt_set, role)[0].numpy()
+                reason = reason or _doubt_about_wordings(problem, prompt_set, role, rows)
+            except InvalidInputError:
+                # A mapping may only contain the texts that name the values.
+                wordings = np.empty((0, *values.shape))
             unmeasured = NearestText(names, values, np.zeros(len(names)), wordings)
             attributes.append(unmeasured.with_borders_of(columns))
-            reason = _too_few(columns, names, least or FEWEST)
-            reason = reason or _doubt_about_wordings(problem, prompt_set, role, rows)
             if reason and not doubt:
                 doubt = f"labels of {prompt_set.name!r} are unreliable here: {reason}"
-        return cls._with_shares(tuple(attributes), cosines, None, person, doubt)
-
-    @classmethod
-    def _with_shares(
-        cls,
-        attributes: tuple[NearestText, ...],
-        cosines: Floats,
-        fingerprint: Fingerprint | None,
-        person: Floats | None,
-        doubt: str,
-    ) -> IndexGroups:
-        """Return the groups with their shares among some images of people.
-
-        Args:
-            attributes: the texts of each attribute.
-            cosines: cosines (n, all texts) of these images.
-            fingerprint: identifies the model.
-            person: direction of people.
-            doubt: why the labels cannot be trusted, or "".
-        """
-        groups = _predicted(attributes, cosines)
-        g = len(groups.names)
-        # Without images, there are no shares, and `doubt` says so.
-        shares = pool_shares(groups.codes, g) if len(cosines) else np.full(g, 1 / g)
-        near_shares = shares_near(groups.codes, cast("Mask", groups.is_near), g)
-        return cls(attributes, shares, near_shares, fingerprint, person, doubt)
+        shares, near_shares = _shares(attributes, cosines)
+        return cls(tuple(attributes), shares, near_shares, None, person, doubt)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -232,11 +208,9 @@ class IndexGroups:
         return tuple(map("/".join, product(*(attribute.names for attribute in self.attributes))))
 
     @cached_property
-    def _directions(self) -> Floats:
-        """Return the texts of all attributes, and the direction of people or zeros (m, d)."""
-        texts = [attribute.texts for attribute in self.attributes]
-        person = np.zeros_like(texts[0][0]) if self.person is None else self.person
-        return np.concatenate([*texts, person[None]])
+    def _texts_and_person(self) -> Floats:
+        """Return the directions (m, d) with which images are multiplied."""
+        return _directions([attribute.texts for attribute in self.attributes], self.person)
 
     def share_of_name(self) -> dict[str, float]:
         """Return the groups' shares by name."""
@@ -250,16 +224,13 @@ class IndexGroups:
         Args:
             features: vectors (n, d), or an iterable of blocks (b, d) of them.
         """
-        blocks = [unit_products(block, self._directions) for block in _blocks(features)]
+        blocks = [unit_products(block, self._texts_and_person) for block in _blocks(features)]
         products = np.concatenate(blocks)
         people = _people(products, self.person)
         is_broken = np.isnan(products[:, 0])
         # NaN would be the largest value of a row.
-        cosines = products[:, :-1]
-        if is_broken.any():
-            cosines = np.where(is_broken[:, None], 0.0, cosines)
-        groups = _predicted(self.attributes, cosines)
-        codes = groups.codes if people.all() else np.where(people, groups.codes, UNKNOWN)
+        groups = _predicted(self.attributes, np.nan_to_num(products[:, :-1]))
+        codes = np.where(people, groups.codes, UNKNOWN)
         return replace(groups, codes=codes, doubt=self.doubt, is_broken=is_broken)
 
     def __getattr__(self, name: str) -> object:
@@ -289,7 +260,7 @@ class IndexGroups:
                 different shares, so that it is not random.
         """
         rows = as_floats(features, "features")
-        products = unit_products(rows, self._directions)
+        products = unit_products(rows, self._texts_and_person)
         people = _people(products, self.person)
         if not people.any():
             raise InvalidInputError(
@@ -302,20 +273,22 @@ class IndexGroups:
         doubt = self.doubt
         for attribute, columns in zip(self.attributes, _split(cosines, texts), strict=True):
             attributes.append(attribute.with_borders_of(columns))
-            reason = _too_few(columns, attribute.names, _ENOUGH_LISTED)
+            reason = _too_few(columns, attribute.names, FEWEST_PEOPLE)
             if not reason and len(attribute.wordings):
                 reason = _doubt_about_filter(attribute, rows[people])
             if reason and not doubt:
                 names = ", ".join(attribute.names)
                 doubt = f"labels of {names} are unreliable behind this filter: {reason}"
-        inside = self._with_shares(tuple(attributes), cosines, self.fingerprint, self.person, doubt)
         problem = doubt and f"{doubt}, so the results of searches keep their order"
         problem = problem or _disagreement_of_halves(self.predict(rows[people]))
         if problem:
             warn(
                 f"within: {problem}; expected random vectors with this filter", SuspectInputWarning
             )
-        return inside
+        shares, near_shares = _shares(attributes, cosines)
+        return replace(
+            self, attributes=tuple(attributes), shares=shares, near_shares=near_shares, doubt=doubt
+        )
 
     def save(self, file: str | Path) -> None:
         """Save the texts, the shares and the model's fingerprint as safetensors.
@@ -331,9 +304,8 @@ class IndexGroups:
         if self.person is not None:
             tensors["person"] = self.person
         for number, attribute in enumerate(self.attributes):
-            tensors[f"{number}.texts"] = attribute.texts
-            tensors[f"{number}.borders"] = attribute.borders
-            tensors[f"{number}.wordings"] = attribute.wordings
+            for part in _PARTS:
+                tensors[f"{number}.{part}"] = getattr(attribute, part)
         tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         mark = None if self.fingerprint is None else self.fingerprint.to_dict()
         header = {
@@ -380,12 +352,6 @@ class IndexGroups:
         if isinstance(stated, str) and re.fullmatch("[0-9]{1,18}", stated):
             stated = int(stated)
         check_format({FORMAT: stated}, file, newest=_FORMAT)
-        if stated == 1:
-            raise InvalidInputError(
-                f"{file}: got format 1, which has shares by probability; expected shares by label:"
-                " fit them again with vldebias.debias_queries(embed, attribute, reference=vectors),"
-                " and save the new queries.index"
-            )
         if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"
@@ -403,8 +369,7 @@ class IndexGroups:
                 f" prompt sets have {[list(names) for names in groups]}; pass reference= to fit the"
                 " queries again"
             )
-        numbers = range(len(read.names))
-        expected = {f"{i}.{part}" for i in numbers for part in ("texts", "borders", "wordings")}
+        expected = {f"{i}.{part}" for i in range(len(read.names)) for part in _PARTS}
         if set(tensors) - {"person"} != expected | {"shares", "near_shares"}:
             raise InvalidInputError(
                 f"{file}: got the tensors {shortened(', '.join(sorted(tensors)), 200)}; expected"
@@ -412,8 +377,7 @@ class IndexGroups:
             )
         attributes = []
         for i, names in enumerate(read.names):
-            parts = [tensors[f"{i}.{part}"] for part in ("texts", "borders", "wordings")]
-            attributes.append(NearestText(names, *parts))
+            attributes.append(NearestText(names, *(tensors[f"{i}.{part}"] for part in _PARTS)))
         loaded = cls(
             tuple(attributes),
             tensors["shares"],
@@ -454,12 +418,32 @@ def _predicted(attributes: Sequence[NearestText], cosines: Floats) -> Groups:
     return Groups.crossed(parts)
 
 
+def _shares(attributes: Sequence[NearestText], cosines: Floats) -> tuple[Floats, Floats]:
+    """Return the groups' shares (g,) among images, and the share near the border of each group.
+
+    Args:
+        attributes: the texts of each attribute.
+        cosines: cosines (n, m) with the texts of all attributes.
+    """
+    groups = _predicted(attributes, cosines)
+    g = len(groups.names)
+    # Without images, there are no shares, and `doubt` says so.
+    shares = pool_shares(groups.codes, g) if len(cosines) else np.full(g, 1 / g)
+    return shares, shares_near(groups.codes, cast("Mask", groups.is_near), g)
+
+
 def _blocks(features: object) -> Iterable[object]:
     """Return features as an iterable of blocks (b, d)."""
     if isinstance(features, list) and features and np.ndim(features[0]) == 2:
         return features
     is_single = hasattr(features, "shape") or isinstance(features, list)
     return [features] if is_single else cast("Iterable[object]", features)
+
+
+def _directions(texts: Sequence[Floats], person: Floats | None) -> Floats:
+    """Return the texts of all attributes, and the direction of people or zeros (m, d)."""
+    last = np.zeros_like(texts[0][0]) if person is None else person
+    return np.concatenate([*texts, last[None]])
 
 
 def _split(cosines: Floats, texts: Sequence[Floats]) -> list[Floats]:
@@ -515,8 +499,7 @@ def _doubt_about_filter(attribute: NearestText, rows: Floats) -> str:
 
     from vldebias.methods.gates import mean_kappa
 
-    tensors = map(torch.from_numpy, (rows, attribute.texts, attribute.wordings))
-    kappa = mean_kappa(*tensors)
+    kappa = mean_kappa(*map(torch.from_numpy, (rows, attribute.texts, attribute.wordings)))
     if kappa >= _AGREE_LISTED:
         return ""
     return f"single wordings agree with a kappa of {kappa:.2f}; {_AGREE_LISTED} is needed"
@@ -539,18 +522,6 @@ def _disagreement_of_halves(groups: Groups) -> str:
     )
 
 
-def _wordings(problem: Problem, prompt_set: PromptSet, role: str) -> Floats:
-    """Return the unit text embeddings (w, g, d) of single wordings, or none if there are few."""
-    from vldebias.methods.gates import wordings_of
-
-    try:
-        wordings: Floats = wordings_of(problem, prompt_set, role)[0].numpy()
-    except InvalidInputError:
-        # A mapping may only contain the texts that name the values.
-        wordings = np.empty((0, len(prompt_set.attributes), problem.host.dim(role)))
-    return wordings
-
-
 def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, rows: Floats) -> str:
     """Return why zero-shot labels of images (n, d) cannot be trusted, or "".
 
@@ -563,12 +534,8 @@ def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, ro
     from vldebias.methods.gates import doubt_about_values
 
     images = normalize(torch.from_numpy(rows), dim=1)
-    try:
-        doubt = doubt_about_values(problem, prompt_set, role, images) or ""
-        return doubt and (foreign(images, problem, prompt_set, role) or doubt)
-    except InvalidInputError:
-        # A mapping may only contain the texts that name the values.
-        return ""
+    doubt = doubt_about_values(problem, prompt_set, role, images) or ""
+    return doubt and (foreign(images, problem, prompt_set, role) or doubt)
 
 
 def _are_shares(values: Floats, g: int) -> bool:

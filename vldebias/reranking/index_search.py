@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, VldebiasError, shortened
-from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, as_floats
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Mask, Rows, as_floats
 from vldebias.reranking.groups import ZERO_SHOT
-from vldebias.reranking.ids import as_ids, first_fraction
+from vldebias.reranking.ids import as_ids
 from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.orders import quota
 from vldebias.reranking.report import AS_FOUND, Report
 
-# Number of results to read for each one that is shown, at first and at most. The number is doubled,
-# several times at once if few were found, until every group can fill its places.
-FIRST, MOST = 5, 400
-_MOST_TIMES = 8.0  # Few results say little about how many times as many are needed.
-_SPREAD = 2.0  # standard deviations of a group's number of places that are read in addition
+# Number of results to read for each one that is shown, at first and at most, and how many times as
+# many to read next if a group cannot fill its places. Every call of an index costs a search.
+FIRST, MOST = 5, 320
+_TIMES = 4
 
 # Approximate indexes may return some results out of order, up to this share of the places.
 _MOST_RISES = 0.1
@@ -52,15 +51,15 @@ class _Results:
         self._vector = vector
         self._groups = groups
         self._n_requested = 0
-        self._is_end = False
         self.ids: NDArray[np.generic] = np.empty(0, np.int64)
         self.scores: Floats = np.empty(0)
         self.labels = groups.predict(np.empty((0, len(vector))))
         self._features: NDArray[np.floating] = np.empty((0, len(vector)))
 
-    def read(self, n: int) -> tuple[int, bool]:
-        """Read the best n results, and return how many there are and whether there are no more."""
-        if n > self._n_requested and not self._is_end:
+    def read(self, n: int) -> None:
+        """Read the best n results, unless as many or all there are were read before."""
+        is_end = len(self.ids) < self._n_requested
+        if n > self._n_requested and not is_end:
             try:
                 received = self._call(self._vector, n)
             except (OSError, VldebiasError):
@@ -75,8 +74,6 @@ class _Results:
             self.ids, self.scores, self._features = found[0][:n], found[1][:n], found[2][:n]
             self.labels = self._groups.predict(self._features)
             self._n_requested = n
-            self._is_end = len(self.ids) < n
-        return min(n, len(self.ids)), len(self.ids) < n
 
     def problem(self) -> str:
         """Return why the vectors of the results cannot be used, or ""."""
@@ -147,38 +144,40 @@ def search_page(
         InvalidInputError: If the index does not return ids, scores and vectors.
     """
     results = _Results(call, vector, groups)
+    order = np.empty(0, np.intp)
     if is_stated or groups.doubt:
         results.read(k * page)
-        target = "stated" if is_stated else "unreliable labels"
+        about = (AS_FOUND, "stated" if is_stated else "unreliable labels", ZERO_SHOT)
         reason = "the query is stated" if is_stated else groups.doubt
         rows = np.arange(len(results.ids))[k * (page - 1) :]
         candidates = results.candidates(rows)
-        about = (AS_FOUND, target, ZERO_SHOT)
         order = candidates.ranked[:k]
-        return _report(results, rows, candidates, about, order, query, reason)
-    shown = np.empty(0, np.intp)
-    order = np.empty(0, np.intp)
-    n = 0
-    for number in range(1, page + 1):
-        n = max(n, FIRST * k * number)
-        rows, candidates, missing = _remaining(results, groups, n, shown, k)
-        if not len(rows):
-            order = rows  # All results are on earlier pages.
-            break
-        while missing > 1 and n < MOST * k * number:
-            # Every call of an index costs a search, so several doublings are one call.
-            n = min(n * 2 ** math.ceil(math.log2(missing)), MOST * k * number)
-            rows, candidates, missing = _remaining(results, groups, n, shown, k)
-        order = quota(candidates, min(k, len(candidates)))
-        shown = np.concatenate([shown, rows[order]])
-    about = (quota.__name__, "index shares", ZERO_SHOT)
-    return _report(results, rows, candidates, about, order, query, "")
+    else:
+        about = (quota.__name__, "index shares", ZERO_SHOT)
+        reason = ""
+        shown = np.empty(0, np.intp)
+        n = 0
+        for number in range(1, page + 1):
+            n = max(n, FIRST * k * number)
+            rows, candidates, is_enough = _remaining(results, groups, n, shown, k)
+            while not is_enough and n < MOST * k * number:
+                n = min(n * _TIMES, MOST * k * number)
+                rows, candidates, is_enough = _remaining(results, groups, n, shown, k)
+            order = quota(candidates, min(k, len(candidates)))
+            if not len(rows):
+                break  # All results are on earlier pages.
+            shown = np.concatenate([shown, rows[order]])
+    # Nothing is checked yet.
+    checked = np.full(len(rows), UNKNOWN)
+    keys = results.ids[rows]
+    problem = results.problem()
+    return Report(candidates, about, order, keys, checked, query, reason=reason, problem=problem)
 
 
 def _remaining(
     results: _Results, groups: IndexGroups, n: int, shown: Rows, k: int
-) -> tuple[Rows, Candidates, float]:
-    """Return the results that no page has shown, and how many times as many are needed.
+) -> tuple[Rows, Candidates, bool]:
+    """Return the results that no page has shown, and whether they are enough for the next page.
 
     Args:
         results: the results of the index.
@@ -188,43 +187,24 @@ def _remaining(
         k: number of results per page.
 
     Returns:
-        The rows (m,) of the results, the candidates (m,), and by how much to multiply n so that
-        each group can fill its places. This is 1 if it can, or if there are no more results.
+        The rows (m,) of the results, the candidates (m,), and whether each group can fill its
+        places, or there are no more results.
     """
-    n_found, is_end = results.read(n)
+    results.read(n)
+    n_found = min(n, len(results.ids))
     rows = np.setdiff1d(np.arange(n_found), shown)
     candidates = results.candidates(rows)
     codes = candidates.codes
-    is_near = np.zeros(len(codes), bool) if candidates.is_near is None else candidates.is_near
+    is_near = cast("Mask", candidates.is_near)
     # Each group's candidates near the border, and its others, must fill their own places.
     near_shares = groups.near_shares
     shares = np.concatenate([groups.shares * (1 - near_shares), groups.shares * near_shares])
     places = int((codes[:k] != UNKNOWN).sum())
-    needed = places * shares + _SPREAD * np.sqrt(places * shares * (1 - shares)) + 1
-    needed = np.where(shares > 0, np.minimum(places, np.ceil(needed)), 0)
+    # A quota rounds twice: for the group, and for its part.
+    needed = np.where(shares > 0, np.minimum(places, np.ceil(places * shares) + 1), 0)
     g = len(groups.shares)
     available = np.bincount(codes[codes >= 0] + g * is_near[codes >= 0], minlength=2 * g)
-    if is_end or bool((available >= needed).all()):
-        return rows, candidates, 1.0
-    # Nothing is known about the share of a group of which nothing was found.
-    times = needed / np.maximum(available, np.maximum(needed / _MOST_TIMES, 1e-9))
-    return rows, candidates, float(np.clip(times.max(), 2.0, _MOST_TIMES))
-
-
-def _report(
-    results: _Results,
-    rows: Rows,
-    candidates: Candidates,
-    about: tuple[str, str, str],
-    order: Rows,
-    query: str,
-    reason: str,
-) -> Report:
-    """Return the report on a page, whose results have not been checked."""
-    unchecked = np.full(len(rows), UNKNOWN)
-    keys = results.ids[rows]
-    problem = results.problem()
-    return Report(candidates, about, order, keys, unchecked, query, reason=reason, problem=problem)
+    return rows, candidates, n_found < n or bool((available >= needed).all())
 
 
 def results_of(
@@ -247,10 +227,13 @@ def results_of(
             f" {str(found)[:60]}; ask the index to return vectors too"
         )
     ids = as_ids(parts[0])
-    fractional = first_fraction(ids)
-    if fractional is not None:
+    # Numbers other than integers are stored as objects.
+    listed = ids.ravel() if ids.dtype.kind == "O" else ()
+    fractions = [key for key in listed if isinstance(key, float) and key % 1]
+    if fractions:
         raise InvalidInputError(
-            f"index_call: got ids such as {fractional}; return ids, scores, vectors, in this order"
+            f"index_call: got ids such as {fractions[0]}; return ids, scores, vectors, in this"
+            " order"
         )
     scores = as_floats(parts[1], "index_call: scores")
     features = parts[2]

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from vldebias.reranking.candidates import Floats, Mask
 
 Labels = NDArray[np.intp]
-_SMALL = 0.4  # A group is small if it has less than this share of what an even group would have.
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +58,6 @@ def labels_and_margins(table: Floats) -> tuple[Labels, Floats]:
     Args:
         table: cosines or probabilities (n, g), with g of at least 2.
     """
-    if table.shape[1] == 2:
-        differences = table[:, 1] - table[:, 0]
-        return (differences > 0).astype(np.intp), np.abs(differences)
     largest = np.partition(table, -2, axis=1)[:, -2:]
     return table.argmax(axis=1), largest[:, 1] - largest[:, 0]
 
@@ -83,11 +79,7 @@ def borders_of(codes: NDArray[np.integer], margins: Floats, g: int) -> Floats:
 
 
 def shares_near(codes: NDArray[np.integer], is_near: Mask, g: int) -> Floats:
-    """Return the share (g,) of each group's places that go to images near the border.
-
-    These are the shares of each group's images, with one exception. If some groups are small, most
-    images that are labelled as one of them by mistake belong to a large group, and not the other
-    way round. Then, only the places of small groups are divided, and the others' shares are 0.
+    """Return the share (g,) of each group's images that are near the border.
 
     Args:
         codes: label of each image (n,), or -1 if unknown.
@@ -97,7 +89,4 @@ def shares_near(codes: NDArray[np.integer], is_near: Mask, g: int) -> Floats:
     totals = np.bincount(codes + 1, minlength=g + 1)[1:]
     near = np.bincount(codes[is_near] + 1, minlength=g + 1)[1:]
     shares: Floats = near / np.maximum(totals, 1)
-    is_small = (totals > 0) & (totals < _SMALL / g * totals.sum())
-    if is_small.any():
-        shares[~is_small] = 0.0
     return shares

@@ -14,10 +14,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
 from vldebias.reranking.checks import ENOUGH, true_shares
+from vldebias.reranking.groups import POOL
 from vldebias.utils.json_values import JSON
 
 AS_FOUND = "none"  # Method name in reports of results that were not re-ranked.
-POOL = "pool"
 RARE = 0.1  # If a group's share is smaller, some kinds of queries become more skewed.
 
 
@@ -87,13 +87,12 @@ class Report:
         if self.about[0] == AS_FOUND:
             return {}
         names = self.candidates.names
-        available = self._counts(np.arange(len(self.candidates)))
         known = len(self.order) - self.unknown
         missing = {}
         for name, share in zip(names, self.candidates.shares, strict=True):
             places = int(np.floor(share * known + 1e-9))
-            if available[name] < places:
-                missing[name] = places - available[name]
+            if self._available[name] < places:
+                missing[name] = places - self._available[name]
         return missing
 
     @property
@@ -133,9 +132,9 @@ class Report:
                 f"the shares are those of these {n:,} candidates; if they are the first results of"
                 " an index, they are as skewed as the query, so pass index= or use queries.search"
             )
-        if (self.candidates.codes != UNKNOWN).any() and np.count_nonzero(self._available) == 1:
-            name = names[int(self._available.argmax())]
-            notes.append(f"all candidates with a known group are {name}")
+        present = [name for name, number in self._available.items() if number]
+        if len(present) == 1:
+            notes.append(f"all candidates with a known group are {present[0]}")
         rare = [name for name, share in zip(names, shares, strict=True) if 0 < share < RARE]
         if rare:
             notes.append(
@@ -144,11 +143,10 @@ class Report:
             )
         return notes
 
-    @property
-    def _available(self) -> NDArray[np.integer]:
-        """Return the number of candidates (g,) in each group."""
-        codes = self.candidates.codes
-        return np.bincount(codes[codes != UNKNOWN], minlength=len(self.candidates.names))
+    @cached_property
+    def _available(self) -> dict[str, int]:
+        """Return the number of candidates in each group."""
+        return self._counts(np.arange(len(self.candidates)))
 
     @property
     def n_checked(self) -> int:

@@ -16,7 +16,7 @@ from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, print_json, print_list, print_message
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
-from vldebias.methods.declared import check_methods
+from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import storage_errors
 

@@ -109,7 +109,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     for pipelines, and the name of the prompt set for `cross-attention`. --merge writes a checkpoint
     that does not need this package to run. Merged weights also affect negative prompts and prompts
     that state the attribute. Exits with code 1 without writing anything if the default method
-    declines to edit, for example because a search has no --reference, or if a test of --check
+    declines to edit, for example because re-ranking is better for searches, or if a test of --check
     fails.
 
     Examples:

@@ -1,8 +1,4 @@
-"""List all methods by name and check names, without importing torch if it can be avoided.
-
-The registry, which imports torch, is used only if there may be more than this package's methods,
-because another package adds methods or this process has registered one.
-"""
+"""List all methods by name and check names, without importing torch if it can be avoided."""
 
 from __future__ import annotations
 
@@ -15,9 +11,13 @@ from vldebias.methods.declared import DECLARED, GROUP, Declaration
 
 
 def declarations() -> dict[str, Declaration]:
-    """Return every method's declaration by name, including those from other packages."""
+    """Return every method's declaration by name, including those from other packages.
+
+    The registry, which imports torch, is used only if there may be more than this package's
+    methods, because another package adds methods or this process has registered one.
+    """
     found = dict(DECLARED)
-    if _is_registry_imported() or entry_points(group=GROUP):
+    if "vldebias.methods.method" in sys.modules or entry_points(group=GROUP):
         from vldebias.methods.method import METHODS
 
         for name, method in METHODS.items():
@@ -28,9 +28,6 @@ def declarations() -> dict[str, Declaration]:
 def check_methods(names: Iterable[str]) -> None:
     """Check that methods with these names exist.
 
-    If another package adds methods, every unknown name is accepted, because listing that package's
-    methods would require importing it.
-
     Args:
         names: method names, as passed to --method.
 
@@ -38,16 +35,5 @@ def check_methods(names: Iterable[str]) -> None:
         InvalidInputError: If no method has this name.
     """
     for name in names:
-        if name in DECLARED:
-            continue
-        if _is_registry_imported():
-            from vldebias.methods.method import METHODS
-
-            METHODS[name]  # raises an error if there is no such method
-        # An entry point's name may differ from its method's name.
-        elif not entry_points(group=GROUP):
-            raise InvalidInputError(f"method: got {name!r}; {expected_one_of(name, DECLARED)}")
-
-
-def _is_registry_imported() -> bool:
-    return "vldebias.methods.method" in sys.modules
+        if name not in DECLARED and name not in (found := declarations()):
+            raise InvalidInputError(f"method: got {name!r}; {expected_one_of(name, found)}")

@@ -47,7 +47,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/methods.md": {"declared": methods.declared},
     "docs/methods/search.md": {
         "rivals_real": partial(methods.rivals, "rivals_real", "celeba professions"),
-        "few": methods.few,
     },
     "docs/methods/groups.md": {"rivals_groups": methods.groups},
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},

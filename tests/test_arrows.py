@@ -1,7 +1,9 @@
 """Test that no modules of the package or its programs import each other in a circle.
 
 import-linter enforces the order of the layers. This test checks every import, also within a layer,
-inside functions and for type checkers.
+inside functions, for type checkers, and by name at run time. Two kinds of names are not imports:
+the modules declared to a registry, which import it to register their objects, and the public names
+that a package imports on first access.
 """
 
 import ast
@@ -33,11 +35,29 @@ def imported(code: str, package: str = "") -> Iterator[str]:
                 yield module if module in PATH_OF_MODULE else origin
 
 
+IMPORTERS = {"import_module", "importlib.import_module", "__import__", "sys.modules"}
+
+
+def imported_by_name(code: str) -> set[str]:
+    """Return the modules that are named by strings, if the code imports modules by name."""
+    nodes = list(ast.walk(ast.parse(code)))
+    used = {ast.unparse(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
+    if not used & IMPORTERS:
+        return set()
+    strings = {
+        node.value.partition(":")[0]
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return strings & PATH_OF_MODULE.keys()
+
+
 def test_no_modules_import_each_other() -> None:
     graph = {}
     for module, path in PATH_OF_MODULE.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        names = imported(path.read_text(encoding="utf-8"), package)
+        code = path.read_text(encoding="utf-8")
+        names = {*imported(code, package), *imported_by_name(code)}
         graph[module] = {name for name in names if name in PATH_OF_MODULE and name != module}
     # `vldebias` provides names from all subpackages, each imported on first access.
     graph.pop("vldebias")
@@ -53,5 +73,9 @@ def test_lazy_relative_and_type_imports_are_counted() -> None:
     relative = "from .engine import Engine\nfrom .. import serving\nfrom ..abandoned import f"
     modules = ["apps.demo.engine", "apps.serving", "apps.abandoned"]
     assert list(imported(relative, "apps.demo")) == modules
+    named = 'f = import_module("vldebias.study.task").f\nnote = "vldebias.report"'
+    assert imported_by_name(named) == {"vldebias.study.task", "vldebias.report"}
+    assert imported_by_name('cached = sys.modules["vldebias.study"]') == {"vldebias.study"}
+    assert not imported_by_name('declared = Declaration(module="vldebias.study.task")')
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()

@@ -11,7 +11,7 @@ from vldebias.cli.checks import check_file, check_sets
 from vldebias.cli.common import check_out, print_result, split_names, write_run
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.methods.declared import check_methods
+from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.names import check_model
 

@@ -21,7 +21,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, Pipelines, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, StorageError
-from vldebias.methods.declared import check_methods
+from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.formats import FORMAT
 

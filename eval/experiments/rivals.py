@@ -2,7 +2,6 @@
 
     python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
     python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
-    python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
 
 Every method is fitted on a reference and measured by `vldebias.evaluate` on images outside of the
 reference. Methods that need labels get the true labels of the reference.
@@ -264,43 +263,20 @@ def miniature(methods: Sequence[Method]) -> Iterator[TaskResult]:
     yield task("hair", "Dark or blond hair: groups by gender", hair, [*methods, DAT_OF_CELEBA])
 
 
-SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = ("difference+equalise",)
-
-
-def few(_: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
-    """Measure profession search as a function of the number of reference images."""
-    methods = [METHODS[name] for name in UNLABELLED]
-    for name, size in SIZES.items():
-        samples = []
-        for seed, split in enumerate(professions(splits)):
-            order = np.random.default_rng(seed).permutation(len(split.reference))
-            own = split.gallery if size is None else split.reference[np.sort(order[:size])]
-            samples.append(replace(split, reference=own))
-        title = (
-            f"Retrieval of professions among real photographs, reference: {name}"
-            + " images" * (size is not None)
-        )
-        yield task(f"reference: {name}", title, samples, methods)
-
-
 WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
     "real": real,
     "miniature": miniature,
-    "few": few,
 }
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--on", choices=tuple(WORLDS), required=True, help="which images")
-    options.add_argument(
-        "--splits", type=int, help="number of splits, by default 10 (5 for --on few)"
-    )
+    options.add_argument("--splits", type=int, help="number of splits, by default 10")
     args = options.parse_args()
-    if args.on in ("real", "few") and not is_present(FILE):
+    if args.on == "real" and not is_present(FILE):
         raise SystemExit(1)
-    how = {"splits": args.splits} if args.splits and args.on != "miniature" else {}
+    how = {"splits": args.splits} if args.splits and args.on == "real" else {}
     run(f"rivals_{args.on}", lambda: WORLDS[args.on](compared(), **how), args.json)
 
 

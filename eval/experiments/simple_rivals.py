@@ -505,6 +505,8 @@ def _searched(cell: Any, edit: Edit) -> dict[str, tuple[float, float]]:
 # ---- training
 # -------------------------------------------------------------------------------------------------
 
+SAVED = "saved"  # the weights that `vldebias train` saves
+
 
 def training() -> Iterator[TaskResult]:
     """Yield the families of training runs, from the committed experiment."""
@@ -528,13 +530,11 @@ def training() -> Iterator[TaskResult]:
         columns: dict[str, list[float]] = {
             NONE: [start[f"{n.rpartition(': ')[0]}: start"] for n in rows]
         }
-        # The weights that `vldebias train` saves.
-        saved = "saved" if any("saved" in run for run in rows.values()) else "chosen"
-        for weights in ("end", "half way", saved):
+        for weights in ("end", "half way", SAVED):
             columns[weights] = [run[weights] for run in rows.values()]
         clusters = [name.rpartition(": ")[0] for name in rows]
         about = "R@10 on test photographs: means over settings of runs, from fine_tuning.json."
-        yield family("training", titles.get(data, data), saved, {RECALL: columns}, clusters, about)
+        yield family("training", titles.get(data, data), SAVED, {RECALL: columns}, clusters, about)
 
 
 # ---- prompts

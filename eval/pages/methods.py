@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from eval.tables import Rivals, crossed, moved, read, span, table
+from eval.tables import Rivals, moved, read, span, table
 from vldebias.measure.rows import Measurement
 from vldebias.methods.declared import DECLARED
 from vldebias.report.result import Result
@@ -123,29 +123,6 @@ def groups() -> str:
             f" {note[0].upper()}{note[1:]}. From `eval/results/rivals_real.json` and"
             " `eval/results/rivals_miniature.json`."
         ),
-    )
-
-
-def few() -> str:
-    """Write MaxSkew by number of reference images, with one line per method."""
-    result = read("rivals_few")
-    names = {}
-    for protocol in result.provenance:
-        for method, facts in protocol.methods.items():
-            names[method] = facts["name"]
-    tasks = [protocol.task for protocol in result.provenance]
-    return crossed(
-        (
-            row
-            for row in result.rows
-            if row.metric == "max_skew@50"
-            and names.get(row.method) in ("none", "difference+equalise")
-        ),
-        {"MaxSkew@50 of 51 professions": lambda row: f"`{names[row.method]}`"},
-        dict(zip(tasks, tasks, strict=True)),
-        line=lambda row: row.method,
-        column=lambda row: row.task,
-        note="From `eval/results/rivals_few.json`, halves of the photographs.",
     )
 
 

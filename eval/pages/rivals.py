@@ -22,12 +22,9 @@ EVEN = (
     " class is rare; unlabelled images do not show which is the case."
 )
 UNTESTED = (
-    "Without the test on left-out images, labels gain more on average, but more than twice as many"
-    " rows are clearly worse than text alone."
-)
-NEW_DOMAIN = (
-    "On a domain that is new to the model, the end of training is slightly better than the choice;"
-    " on the model's own domain, it is clearly worse."
+    "Without the test on left-out images, labels gain another 0.03 to 0.08 and clearly help in 137"
+    " rows instead of 77, but clearly harm 14 rows instead of 5. The test stays, because a default"
+    " should rarely do harm."
 )
 CLIP, SMALL = "faces, CLIP ViT-B/32", "faces, small model"
 # Why a default stays although it is clearly behind a rival, by task and rival.
@@ -38,7 +35,6 @@ REASONS = {
     (f"classification, 20 labelled images: {CLIP}", "20 labels"): UNTESTED,
     (f"classification, 20 labelled images: {CLIP}, one class rare", "20 labels"): UNTESTED,
     (f"classification, 20 labelled images: {SMALL}", "20 labels"): UNTESTED,
-    ("training: a domain that is new to the model", "end"): NEW_DOMAIN,
 }
 
 

@@ -31,7 +31,7 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import MissingPackageError, VldebiasError, warn
 from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Reference
-from vldebias.methods.declared import declarations
+from vldebias.methods.listing import declarations
 from vldebias.miniature import load_clip, open_world
 from vldebias.prompts import list_prompts, load_prompts
 from vldebias.study.inputs import Inputs

@@ -30,7 +30,6 @@ CONCLUDED = {
     "miniature": 10,
     "generation": 1,
     "wordings": 1,
-    "rivals_few": 4,
     "rivals_miniature": 2,
     "rivals_real": 2,
 }

@@ -7,6 +7,8 @@ import pytest
 
 from eval.experiments.simple_rivals import (
     AHEAD,
+    LABELLED,
+    OFFSETS,
     RECALL,
     WRONG,
     _balanced,
@@ -16,7 +18,7 @@ from eval.experiments.simple_rivals import (
     family,
     worst,
 )
-from eval.pages.rivals import REASONS, RESULT, ahead_of, behind
+from eval.pages.rivals import REASONS, RESULT, UNTESTED, ahead_of, behind
 from eval.tables import read
 from vldebias.measure.rows import NONE
 
@@ -30,6 +32,19 @@ def test_a_default_that_is_clearly_behind_a_rival_has_a_reason_on_the_page() -> 
     for task, rival in behind(result):
         assert f"`{rival}` ({task.partition(', ')[2] or task.partition(': ')[2]})" in page
         assert REASONS[task, rival] in page
+
+
+def test_the_price_of_the_test_on_left_out_images_is_the_one_on_the_page() -> None:
+    rows = [row for row in read(RESULT).rows if ", 20 labelled images:" in row.task]
+
+    def total(metric: str, method: str) -> int:
+        return int(sum(row.value for row in rows if (row.metric, row.method) == (metric, method)))
+
+    gains = [-row.value for row in rows if (row.metric, row.method) == (AHEAD.name, OFFSETS)]
+    assert f"another {min(gains):.2f} to {max(gains):.2f} and" in UNTESTED
+    for metric in ("better", "worse"):
+        counts = total(metric, OFFSETS), total(metric, LABELLED)
+        assert "{} rows instead of {}".format(*counts) in UNTESTED
 
 
 def test_every_section_and_family_is_measured() -> None:

@@ -16,7 +16,7 @@ from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, print_json, print_list, print_message
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
-from vldebias.methods.declared import check_methods
+from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import storage_errors
 
@@ -109,7 +109,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     for pipelines, and the name of the prompt set for `cross-attention`. --merge writes a checkpoint
     that does not need this package to run. Merged weights also affect negative prompts and prompts
     that state the attribute. Exits with code 1 without writing anything if the default method
-    declines to edit, for example because a search has no --reference, or if a test of --check
+    declines to edit, for example because re-ranking is better for searches, or if a test of --check
     fails.
 
     Examples:

@@ -24,7 +24,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
-from vldebias.methods.declared import check_methods
+from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import packaged
 from vldebias.utils.names import check_model, suite_path

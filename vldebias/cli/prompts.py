@@ -165,7 +165,7 @@ def methods(as_json: Json = False) -> None:
       vldebias methods
       vldebias methods --json
     """
-    from vldebias.methods.declared import declarations
+    from vldebias.methods.listing import declarations
 
     facts = []
     rows = []

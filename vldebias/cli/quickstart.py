@@ -14,7 +14,6 @@ from vldebias.errors import need_extras
 SHOWN = (
     "rerank",
     "default",
-    "default+reference",
     "difference",
     "paper",
     "balanced-prompts",

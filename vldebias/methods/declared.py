@@ -7,14 +7,10 @@ themselves in their own class.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib import import_module
-from importlib.metadata import entry_points
 
-from vldebias.errors import InvalidInputError, expected_one_of
+from vldebias.errors import InvalidInputError
 
 GROUP = "vldebias.methods"
 """The entry point group through which other packages add methods."""
@@ -418,40 +414,3 @@ _DECLARED = [
 ]
 DECLARED = {declaration.name: declaration for declaration in _DECLARED}
 """The declarations of this package's methods by name, in listing order."""
-
-
-def declarations() -> dict[str, Declaration]:
-    """Return every method's declaration by name, including those from other packages.
-
-    The registry, which imports torch, is used only if there may be more than this package's
-    methods, because a different package adds methods or this process has registered one.
-    """
-    found = dict(DECLARED)
-    if "vldebias.methods.method" in sys.modules or entry_points(group=GROUP):
-        registry = import_module("vldebias.methods.method").METHODS
-        for name, method in registry.items():
-            found[name] = method.declaration
-    return found
-
-
-def check_methods(names: Iterable[str]) -> None:
-    """Check that methods with these names exist.
-
-    If a different package adds methods, every unknown name is accepted, because listing that
-    package's methods would require importing it.
-
-    Args:
-        names: method names, as passed to --method.
-
-    Raises:
-        InvalidInputError: If no method has this name.
-    """
-    imported = sys.modules.get("vldebias.methods.method")
-    for name in names:
-        if name in DECLARED:
-            continue
-        if imported is not None:  # the registry contains all methods, or raises an error
-            imported.METHODS[name]
-        # An entry point's name may differ from its method's name.
-        elif not entry_points(group=GROUP):
-            raise InvalidInputError(f"method: got {name!r}; {expected_one_of(name, DECLARED)}")

@@ -647,9 +647,10 @@ def _skin_sentences(skin: _Block, prefix: str) -> Iterator[str]:
         yield f"Most with {role} “{name}”: lighter by {most.value:.1f} L* [{low:.1f}, {high:.1f}]."
     lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
     if lighter is not None and darker is not None:
+        measure = "Relative to the background" if prefix else "Including the light"
         yield (
-            f"Skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of the edits and"
-            f" darker in {in_percent(darker)}."
+            f"{measure}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
+            f" the edits and darker in {in_percent(darker)}."
         )
     slope = skin.figures.get("lightening_slope")
     if slope is not None and (slope.low > 0 or slope.high < 0):

@@ -276,7 +276,9 @@ def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
     assert "beyond the light of the whole image" in advice[0]
     assert advice[0].endswith("60 of 60 pairs could be measured.")
     assert advice[1].startswith("Most with instruction “ceo”: lighter by ")
-    assert advice[2].startswith("Skin is lighter by more than 2 L* in 33%")
+    assert advice[2].startswith(
+        "Relative to the background, skin is lighter by more than 2 L* in 33%"
+    )
     assert "The change differs by +" in advice[3]
     assert "neither race nor pigment" in provenance.description
 

@@ -423,7 +423,7 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
             {"after_label": None},
             r"expected a column 'after_label'; .*--column after_label=",
         ),
-        ({"before_points": [POINTS] * 20}, "expected a column 'after_points' with points"),
+        ({"before_points": [POINTS] * 20}, "expected a column 'after_points'; the columns are"),
         ({"before_points": ["1 2 3"] * 20, "after_points": [POINTS] * 20}, "expected an image"),
     ],
 )

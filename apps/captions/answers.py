@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from string import ascii_uppercase
@@ -13,15 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import decode, why_unreadable
 
-from .captions import read_references, stated_result
+from .captions import read_references, stated_provenance, stated_result
 from .examples import Examples
+from .interrupts import until_interrupted
 from .reading import NO_LABEL, NOT_STATED, OTHER, SEVERAL, UNCLEAR, StatementReader, cannot_tell
 from .table import (
     CAPTION_ROLES,
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from vldebias.judge.judges import Judge
+    from vldebias.utils.arrays import Floats
 
     from .table import Table
 
@@ -53,10 +52,13 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     **{letter: (letter, letter.lower()) for letter in ascii_uppercase[:5]},
 }
 _CANNOT_TELL = "cannot tell"
-_NO_ANSWER = re.compile(r"\bnot (?:enough|answerable)\b|\bneither\b|\bnone of\b", re.IGNORECASE)
+# "their" states no gender.
+_NO_ANSWER = re.compile(
+    r"\bnot (?:enough|answerable)\b|\bneither\b|\bnone of\b|^\W*(?:they|them|theirs?)\W*$",
+    re.IGNORECASE,
+)
 _LETTER = re.compile(r"\(?([A-Z])(?:[).:].*)?", re.DOTALL)  # "B", "(B)" and "B. A man", not "A man"
 _BATCH = 32  # images that are open at the same time
-MOST_ANSWERS = 10
 _ABOUT = (
     "Answers to multiple-choice questions about images with a clear label. Right, wrong, no answer"
     " (“cannot tell”), and other answers add up to all of them. A model is asked in every cyclic"
@@ -76,8 +78,8 @@ def evaluate_vqa(
 
     Tables like those of VisoGender (pronouns as answers) and BBQ (`ans0` to `ans2`, or columns `A`
     to `E`, with the number or letter of the answer) are read, as well as responses of chat APIs.
-    Answers that name no value, such as occupations in PAIRS, are listed by label if
-    `columns={"reply": NAME}` names their column.
+    For answers that name no value, such as occupations in PAIRS, `vldebias eval shares` counts each
+    answer by label.
 
     Args:
         tables: files or columns by name, with the columns image, answer and label; optionally
@@ -92,7 +94,7 @@ def evaluate_vqa(
         out: folder for answers.csv, as in `evaluate_captions`.
 
     Returns:
-        The rows of `evaluate_captions`, or `share` rows of each reply by label.
+        The rows of `evaluate_captions`.
 
     Raises:
         InvalidInputError: If a table cannot be read, an image does not exist, or labels are not
@@ -106,36 +108,20 @@ def evaluate_vqa(
     """
     prompt_set = load_prompts(attribute)
     reader = StatementReader(prompt_set)
-    columns = dict(columns or {})
-    lists_replies = "reply" in columns
-    if lists_replies:
-        columns["answer"] = columns.pop("reply")
-    rows = read_stated(tables, columns, ROLES, text="answer", needs_text=judge is None)
-    notes: list[str] = []
+    rows = read_stated(tables, columns or {}, ROLES, text="answer", needs_text=judge is None)
     if judge is None:
-        rows, notes = with_texts([_resolved(row) for row in rows], "answer")
+        rows = [_resolved(row) for row in rows]
     else:
         folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
-        rows = list(_asked(judge, prompt_set, rows, folders[0] if folders else Path()))
-    provenance = TaskProvenance(
-        task="vqa",
-        title=f"What answers state about {prompt_set.name}",
-        description=_ABOUT,
-        model="" if judge is None else judge.name,
-        attribute=prompt_set.name,
-        attribute_hash=prompt_set.hash,
-        split="table",
-        settings={"notes": notes},
-    )
-    if lists_replies:
-        return _by_label(rows, reader, provenance)
+        rows = _asked(judge, prompt_set.name, rows, folders[0] if folders else Path())
+    rows, notes = with_texts(rows, "answer")
     meaning = cache(partial(_meaning, reader=reader))
     strange = [text for row in rows for text in row.texts if meaning(text) == OTHER]
     if 2 * len(strange) > len(rows):
         warn(
             f"{len(strange):,} of {quantity(len(rows), 'answer')} name no {prompt_set.name}, such"
-            f" as {strange[0][:60]!r}; to list such replies by label, pass their column as"
-            " --column reply=NAME",
+            f" as {strange[0][:60]!r}; to count such replies by label, run `vldebias eval shares"
+            " TABLE --prompt-column label --value-column answer`",
             SuspectInputWarning,
         )
 
@@ -143,6 +129,11 @@ def evaluate_vqa(
         values = set(map(meaning, texts))
         return values.pop() if len(values) == 1 else SEVERAL
 
+    model = "" if judge is None else judge.name
+    title = f"What answers state about {prompt_set.name}"
+    provenance = stated_provenance(
+        prompt_set, tables, notes, task="vqa", title=title, description=_ABOUT, model=model
+    )
     examples = Examples("answers", tables, references, out)
     about = read_references(references)
     return stated_result(rows, stated_value, reader, provenance, about, examples)
@@ -150,11 +141,10 @@ def evaluate_vqa(
 
 def _resolved(row: StatedRow) -> StatedRow:
     """Return a row with the texts of the options in place of their letters and numbers."""
-    listed = texts_of_cell(row.cells.get("options"))
-    for roles in ([f"ans{n}" for n in range(3)], ascii_uppercase[:5]):
-        cells = [texts_of_cell(row.cells.get(role), is_answer=True) for role in roles]
-        listed = listed or [text for texts in cells for text in texts]
-    options = listed
+    options: list[str] = []
+    for roles in (["options"], [f"ans{n}" for n in range(3)], ascii_uppercase[:5]):
+        for role in roles if not options else ():
+            options += texts_of_cell(row.cells.get(role), is_answer=True)
     label = row.cells.get("label")
     if row.cells.get("condition") == "ambig":
         label = UNCLEAR
@@ -179,62 +169,60 @@ def _meaning(text: str, reader: StatementReader) -> str:
     meaning = reader.meanings([text]).get(text, OTHER)
     if meaning in (UNCLEAR, NO_LABEL) or _NO_ANSWER.search(text) or cannot_tell(text):
         return NOT_STATED
-    # "their" states no gender.
-    is_pronoun = text.strip(" .").lower() in ("they", "their", "them", "theirs")
-    return NOT_STATED if meaning == OTHER and is_pronoun else meaning
+    return meaning
 
 
 def _asked(
-    judge: Judge, prompt_set: PromptSet, rows: Sequence[StatedRow], folder: Path
-) -> Iterator[StatedRow]:
-    """Yield the rows with the answers of a model."""
+    judge: Judge, attribute: str, rows: Sequence[StatedRow], folder: Path
+) -> list[StatedRow]:
+    """Return the rows with the answers of a model, and without one for images after Ctrl-C."""
+    files = [row.file for row in rows]
+    chances = chances_of(judge, attribute, files, lambda file: open_picture(folder / file))
+    # The remainder is the probability of "cannot tell".
+    chances = np.column_stack([chances, 1 - chances.sum(1)])
+    values = [*judge.names[attribute], _CANNOT_TELL]
+    answers = [[values[number]] for number in chances.argmax(1)]
+    answers += [[] for _ in rows[len(answers) :]]
+    return [
+        StatedRow(judge.name, row.file, answer, row.cells)
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+
+
+def chances_of(
+    judge: Judge, attribute: str, files: Sequence[str], opened: Callable[[str], Image]
+) -> Floats:
+    """Return a judge's probabilities (n, values), of fewer than n images after Ctrl-C.
+
+    Args:
+        judge: the judge.
+        attribute: the attribute that it is asked about.
+        files: names of n images.
+        opened: function that opens an image.
+
+    Raises:
+        InvalidInputError: If the judge is not asked about the attribute.
+    """
     from vldebias.judge.judges import predict
 
-    if prompt_set.name not in judge.names:
+    if attribute not in judge.names:
         raise InvalidInputError(
-            f"judge {judge.name}: it is not asked about {prompt_set.name!r}, but about"
-            f" {', '.join(judge.names)}"
+            f"judge {judge.name}: expected {attribute!r}, got {', '.join(judge.names)}"
         )
-    values = [*judge.names[prompt_set.name], _CANNOT_TELL]
-    for start in range(0, len(rows), _BATCH):
-        batch = rows[start : start + _BATCH]
-        images = [open_picture(folder / row.file) for row in batch]
-        chances = predict(judge, images)[prompt_set.name]
-        # The remainder is the probability of "cannot tell".
-        chances = np.column_stack([chances, 1 - chances.sum(1)])
-        for row, chance in zip(batch, chances, strict=True):
-            answer = values[int(chance.argmax())]
-            yield StatedRow(judge.name, row.file, [answer], row.cells)
+    chances = []
+    for start in until_interrupted(range(0, len(files), _BATCH)):
+        batch = [opened(file) for file in files[start : start + _BATCH]]
+        chances.append(predict(judge, batch)[attribute])
+    return np.concatenate(chances)
 
 
-def open_picture(file: Path) -> Image:
-    """Open an image that a table names, or raise InvalidInputError."""
+def open_picture(file: Path | bytes) -> Image:
+    """Open an image that a table names or contains, or raise InvalidInputError."""
     try:
         return decode(file)
     except OSError as error:
         reason = why_unreadable(error)
+        place = "an image in the table" if isinstance(file, bytes) else file
         raise InvalidInputError(
-            f"{file}: expected an image, got {reason}; paths are relative to the table"
+            f"{place}: expected an image, got {reason}; paths are relative to the table"
         ) from None
-
-
-def _by_label(
-    rows: Sequence[StatedRow], reader: StatementReader, provenance: TaskProvenance
-) -> Result:
-    """Return the share of each answer among the images of each label."""
-    result = TaskResult(provenance)
-    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        written = str(row.cells.get("label") or "")
-        label = reader.meanings([written]).get(written, "")
-        counts[row.model, label].update(text.strip().lower() for text in row.texts)
-    overall = sum(counts.values(), Counter[str]())
-    for (model, label), of_label in sorted(counts.items()):
-        for answer, _ in overall.most_common(MOST_ANSWERS) if label in reader.values else ():
-            n = of_label.total()
-            ends = wilson_interval(of_label[answer], n)
-            method = NONE if model == rows[0].model else model
-            subset = f"{label}: {answer}"
-            share = of_label[answer] / n
-            result.add("share", method, share, ends, n={"images": n}, subset=subset)
-    return Result.from_tasks("vqa", [result], seconds=None)

@@ -7,6 +7,7 @@ so wrong values are always shown next to right values and to captions that state
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,16 @@ from vldebias.data.label_values import is_refusal
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.categories import category_key
 from vldebias.report.result import Result
 from vldebias.utils.files import digest
 from vldebias.utils.phrases import lacking, listed_words, persons, quantity
 
 from .examples import Examples, Texts
+from .interrupts import until_interrupted
 from .people import describe_captions
-from .reading import NOT_STATED, SEVERAL, UNCLEAR, StatementReader
-from .rows import ANSWERS, AnswerRows, Mask, Words
+from .reading import NOT_STATED, REFUSED, SEVERAL, UNCLEAR, StatementReader
+from .rows import ANSWERS, AnswerRows, Words
 from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell, with_texts
 
 if TYPE_CHECKING:
@@ -47,7 +50,6 @@ _HEADS = {
     "said_gap": "wrong, {last} minus {first}",
     "said_wrong": "wrong",
 }
-_UNCLEAR_HEADS = {"unclear_said": "any {attribute} stated", "share": "of these, this one"}
 Rows = Sequence[StatedRow]
 
 
@@ -106,19 +108,37 @@ def evaluate_captions(
         part = describe_captions(list(_texts_by_image(rows).values()), prompt_set)
         part.provenance.settings["advice"] += notes
         return Result.from_tasks("captions", [part], seconds=None)
-    data = {Path(table).name: digest(table) for table in tables if isinstance(table, (str, Path))}
-    provenance = TaskProvenance(
-        task="captions",
-        title=f"What captions state about {prompt_set.name}",
-        description=_ABOUT,
-        attribute=prompt_set.name,
-        attribute_hash=prompt_set.hash,
-        split="table",
-        data=data,
-        settings={"notes": notes},
+    title = f"What captions state about {prompt_set.name}"
+    provenance = stated_provenance(
+        prompt_set, tables, notes, task="captions", title=title, description=_ABOUT
     )
     examples = Examples("captions", tables, references, out)
     return stated_result(rows, reader.stated_value, reader, provenance, about, examples)
+
+
+def stated_provenance(
+    prompt_set: PromptSet,
+    tables: Sequence[Table],
+    notes: Sequence[str],
+    **fields: Any,
+) -> TaskProvenance:
+    """Return the provenance of a task about what models state.
+
+    Args:
+        prompt_set: prompt set of the attribute.
+        tables: the tables with what models state.
+        notes: sentences on what was left out.
+        fields: the task's name, title and description, and the model that was asked.
+    """
+    files = [table for table in tables if isinstance(table, (str, Path))]
+    return TaskProvenance(
+        attribute=prompt_set.name,
+        attribute_hash=prompt_set.hash,
+        split="table",
+        data={Path(file).name: digest(file) for file in files},
+        settings={"notes": list(notes)},
+        **fields,
+    )
 
 
 def read_references(table: str | Path | None) -> Rows:
@@ -157,10 +177,21 @@ def stated_result(
         method = NONE if model == models[0] else model
         texts[method] = _texts_by_image([row for row in rows if row.model == model])
     shared_images = _shared_images(texts)
-    words, refused = _read(texts, shared_images, stated_value)
-    images = shared_images[: len(words[NONE])]
+    words: dict[str, list[str]] = {method: [] for method in texts}
+    images = []
+    # Answers of a judge are read at once. Ctrl-C has ended the questions then.
+    for image in shared_images if provenance.model else until_interrupted(shared_images):
+        images.append(image)
+        for method, of_image in texts.items():
+            value = stated_value(of_image[image])
+            is_refused = value == NOT_STATED and all(map(is_refusal, of_image[image]))
+            words[method].append(REFUSED if is_refused else value)
     labels, unlabelled = _labels([*rows, *about], about, images, reader)
     notes = [*provenance.settings["notes"], *unlabelled]
+    if len(images) < len(shared_images):
+        notes.append(
+            f"Interrupted: {len(images):,} of {quantity(len(shared_images), 'image')} were read."
+        )
     shared = set(shared_images)
     left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
     if left_out:
@@ -171,56 +202,24 @@ def stated_result(
     # One paragraph, so that a page with several models begins with what they state.
     notes = [" ".join(notes)] if len(models) > 1 and notes else notes
     notes += _doubts(words, texts, images)
-    settings = {**provenance.settings, "models": models, "notes": notes}
-    settings["interrupted"] = len(images) < len(shared_images)
-    answers = AnswerRows(TaskResult(provenance), words, refused, labels, reader.values)
+    answers = AnswerRows(
+        TaskResult(provenance),
+        {method: np.array(values) for method, values in words.items()},
+        labels,
+        reader.values,
+    )
     files: dict[str, list[str]] = {}
     for row in (*rows, *about):
         files.setdefault(row.image, []).append(row.file)
-
-    def results() -> list[TaskResult]:
-        written = examples.write(answers, models, images, texts, files, stated_value)
-        shown = settings | written
-        parts = []
-        if answers.clear.any():
-            parts.append(_clear_result(answers, shown, rows, images))
-            _add_misread(parts[0], answers, images, examples)
-        if (labels == UNCLEAR).any():
-            parts.append(_unclear_result(answers, {**shown, "notes": [], "examples": None}))
-        return parts
-
-    try:
-        parts = results()
-    except KeyboardInterrupt:
-        warn("interrupted: finishing the page of what was read; press Ctrl-C again to stop")
-        settings["interrupted"] = True
-        parts = results()
+    settings = {**provenance.settings, "models": models, "notes": notes}
+    settings |= examples.write(answers, models, images, texts, files, stated_value)
+    parts = []
+    if answers.clear.any():
+        parts.append(_clear_result(answers, settings, rows, images))
+        _add_misread(parts[0], answers, images, examples)
+    if (labels == UNCLEAR).any():
+        parts.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
     return Result.from_tasks(provenance.task, parts, seconds=None)
-
-
-def _read(
-    texts: Texts, images: Sequence[str], stated_value: Callable[[Sequence[str]], str]
-) -> tuple[dict[str, Words], dict[str, Mask]]:
-    """Return what each model states about the images, and whether it declines to.
-
-    After Ctrl-C, this is what was read until then, with a warning.
-    """
-    values_of: dict[str, list[str]] = {method: [] for method in texts}
-    try:
-        for image in images:
-            for method, of_image in texts.items():
-                values_of[method].append(stated_value(of_image[image]))
-    except KeyboardInterrupt:
-        images = images[: min(map(len, values_of.values()))]
-        if not images:
-            raise
-        warn(f"interrupted: only {quantity(len(images), 'image')} were read")
-    words = {method: np.array(values[: len(images)]) for method, values in values_of.items()}
-    refused = {}
-    for method, values in words.items():
-        declines = [all(map(is_refusal, texts[method][image])) for image in images]
-        refused[method] = np.array(declines) & (values == NOT_STATED)
-    return words, refused
 
 
 def _add_misread(
@@ -231,7 +230,11 @@ def _add_misread(
     models = settings["models"]
     misread = np.isin(images, [image for model, image in examples.misread if model in models])
     n = int((misread & answers.clear).sum())
-    rest = answers.without(misread)
+    rest = replace(
+        answers,
+        result=TaskResult(result.provenance),
+        labels=np.where(misread, "", answers.labels),
+    )
     if not n or not rest.clear.any():
         return
     rest.add_clear(np.full(len(rest.labels), ""))
@@ -242,11 +245,7 @@ def _add_misread(
         settings["advice" if len(models) == 1 else "notes"].insert(1, sentence)
 
 
-def _doubts(
-    words: Mapping[str, Words],
-    texts: Mapping[str, Mapping[str, Sequence[str]]],
-    images: Sequence[str],
-) -> list[str]:
+def _doubts(words: Mapping[str, Sequence[str]], texts: Texts, images: Sequence[str]) -> list[str]:
     """Return sentences on images with several texts, and on texts that state several values."""
     notes = []
     several = [image for image in images if any(len(read[image]) > 1 for read in texts.values())]
@@ -256,11 +255,11 @@ def _doubts(
             " read, and an image counts as “several” if they state different values."
         )
     for method, answers in words.items():
-        strange = np.flatnonzero(answers == SEVERAL)
-        if 2 * len(strange) > len(answers):
-            first = texts[method][images[strange[0]]][0]
+        n = answers.count(SEVERAL)
+        if 2 * n > len(answers):
+            first = texts[method][images[answers.index(SEVERAL)]][0]
             warn(
-                f"{len(strange):,} of {quantity(len(answers), 'text')} state several values, such"
+                f"{n:,} of {quantity(len(answers), 'text')} state several values, such"
                 f" as {first[:60]!r}; do they contain the question, or what a model thinks before"
                 " it answers? Cut these parts off",
                 SuspectInputWarning,
@@ -289,40 +288,61 @@ def _clear_result(
     clear = answers.with_provenance({"n": n, "settings": dict(settings)})
     nouns = _cells(rows, "noun")
     clear.add_clear(np.array([nouns.get(image, "") for image in images]))
-    measured = {row.metric for row in clear.result.rows}
     first, *_, last = map(persons, answers.values)
     heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
-    nouns_shown = {
-        row.subset: row.subset for row in clear.result.rows if row.subset and row.metric in heads
-    }
-    clear.result.provenance.settings |= {
-        "by_category": {key: head for key, head in heads.items() if key in measured},
-        "tables": {"Images with a clear label": {"": "all"} | nouns_shown},
-    }
-    return _with_sentences(clear, _clear_sentences)
+    return _shown(clear, "Images with a clear label", heads, _clear_sentences)
 
 
 def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskResult:
     """Return what the models state about unclear images."""
+    about = answers.result.provenance
     update = {
-        "task": f"{answers.result.provenance.task}, unclear",
+        "task": f"{about.task}, unclear",
         "title": "What is stated about unclear images",
         "description": _ABOUT_UNCLEAR,
         "n": {"unclear images": int((answers.labels == UNCLEAR).sum())},
-        "settings": {
-            **settings,
-            "by_category": {
-                key: head.format(attribute=answers.result.provenance.attribute)
-                for key, head in _UNCLEAR_HEADS.items()
-            },
-        },
+        "settings": dict(settings),
     }
     unclear = answers.with_provenance(update)
     unclear.add_unclear()
-    names = {row.subset: row.subset or "all" for row in unclear.result.rows}
+    heads = {"unclear_said": f"any {about.attribute} stated", "share": "of these, this one"}
     title = "Images whose value is unclear: whatever is stated is a guess"
-    unclear.result.provenance.settings["tables"] = {title: names}
-    return _with_sentences(unclear, _unclear_sentences)
+    return _shown(unclear, title, heads, _unclear_sentences)
+
+
+def _shown(
+    rows: AnswerRows,
+    title: str,
+    heads: Mapping[str, str],
+    sentences: Callable[[AnswerRows, str], list[str]],
+) -> TaskResult:
+    """Return the result, with its table for the page and sentences about each model.
+
+    Args:
+        rows: the result's rows.
+        title: caption of the table.
+        heads: metric -> heading of its column.
+        sentences: function from the rows and a method to sentences, of which the first is shown if
+            there are several models. The others would repeat the table.
+    """
+    settings = rows.result.provenance.settings
+    model_of_method = dict(zip(rows.answers, settings["models"], strict=True))
+    are_several = len(model_of_method) > 1
+    names = {}
+    for row in rows.result.rows:
+        if row.metric in heads:
+            model = f", {model_of_method[row.method]}" if are_several else ""
+            names[category_key(row)] = f"{row.subset or 'all'}{model}"
+    measured = {row.metric for row in rows.result.rows}
+    shown_heads = {metric: head for metric, head in heads.items() if metric in measured}
+    settings |= {"by_category": shown_heads, "tables": {title: names}}
+    if are_several:
+        firsts = [f"{model}: {sentences(rows, key)[0]}" for key, model in model_of_method.items()]
+        settings["notes"] = [*firsts, *settings["notes"]]
+    else:
+        # A terminal shows no notes next to advice.
+        settings |= {"advice": [*sentences(rows, NONE), *settings["notes"]], "notes": []}
+    return rows.result
 
 
 def _texts_by_image(rows: Rows) -> dict[str, list[str]]:
@@ -390,34 +410,10 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
     return cells
 
 
-def _with_sentences(
-    rows: AnswerRows, sentences: Callable[[AnswerRows, str], list[str]]
-) -> TaskResult:
-    """Return the result, with sentences about each model in its settings."""
-    settings = rows.result.provenance.settings
-    if len(rows.answers) == 1:
-        # A terminal shows no notes next to advice.
-        settings["advice"] = [*sentences(rows, NONE), *settings["notes"]]
-        settings["notes"] = []
-    else:
-        texts = []
-        for model, method in zip(settings["models"], rows.answers, strict=True):
-            first, *rest = sentences(rows, method)
-            name = f"{model} (“no method” in tables and plots)" if method == NONE else model
-            # The table compares the models by the shares in the first sentence.
-            texts.append(f"{name}: {' '.join(rest) or first}")
-        settings["notes"] = [*texts, *settings["notes"]]
-        settings["by_category"] = None  # the table by category shows a single model
-    return rows.result
-
-
 def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
     """Return sentences on what a model states about images with a clear label."""
-    shares: dict[tuple[str, str], str] = {}
-    for row in rows.result.rows:
-        if row.method == method:
-            shares[row.metric, row.subset] = _percent(row)
-    wrong, right, none, several = (shares[f"said_{answer}", ""] for answer in ANSWERS)
+    figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
+    wrong, right, none, several = (_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS)
     sentences = [
         f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
         f" {rows.result.provenance.attribute}, {wrong} a wrong one, {none} none and {several}"
@@ -427,26 +423,18 @@ def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
         ("Wrong", "said_wrong", "said_gap"),
         ("Refused", "refused", "refused_gap"),
     ):
-        groups = [
-            f"{shares[metric, value]} of {persons(value)}"
-            for value in rows.values
-            if (metric, value) in shares
-        ]
-        if groups:
-            sentences.append(f"{head}: {listed_words(groups)}{_gap_in_words(rows, method, gap)}.")
+        values = [value for value in rows.values if (metric, value) in figures]
+        if not any(figures[metric, value].value for value in values):
+            continue
+        groups = [f"{_percent(figures[metric, value])} of {persons(value)}" for value in values]
+        difference = ""
+        if (gap, "") in figures:
+            first, last = map(persons, values)
+            row = figures[gap, ""]
+            points, low, high = (100 * figure for figure in (row.value, *row.interval))
+            difference = f" ({last} minus {first}: {points:+.1f} points [{low:+.1f}, {high:+.1f}])"
+        sentences.append(f"{head}: {listed_words(groups)}{difference}.")
     return sentences
-
-
-def _gap_in_words(rows: AnswerRows, method: str, metric: str) -> str:
-    """Return the difference of a share between two groups, or "" if there are not two."""
-    for row in rows.result.rows:
-        if (row.method, row.metric) == (method, metric):
-            first, last = map(persons, rows.values)
-            low, high = (100 * end for end in row.interval)
-            return (
-                f" ({last} minus {first}: {100 * row.value:+.1f} points [{low:+.1f}, {high:+.1f}])"
-            )
-    return ""
 
 
 def _unclear_sentences(rows: AnswerRows, method: str) -> list[str]:

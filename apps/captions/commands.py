@@ -61,8 +61,7 @@ def vqa(
     Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
     model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
     Columns are image, label (a value or unclear), and answer; optionally question, options (or
-    ans0, ans1, ans2, or A to E), noun and model. --column reply=NAME lists replies that
-    name no value by label.
+    ans0, ans1, ans2, or A to E), noun and model.
 
     Examples:
       vldebias eval vqa answers.jsonl

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import need
@@ -14,14 +18,17 @@ from vldebias.report.strip import write_strip
 from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.pictures import decode
 
-from .rows import ANSWERS, AnswerRows
+from .rows import AnswerRows
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from .table import Table
 
 MOST = 20  # maximum number of wrong values on the page
 MARKS = "marks.csv"  # what the page saves
-_CELL = (192, 192)
+CELL = (192, 192)  # pixels of a picture on the page
+SURROUND = "#888888"
 Texts = Mapping[str, Mapping[str, Sequence[str]]]  # model -> image -> its texts
 
 
@@ -77,56 +84,58 @@ class Examples:
         """
         if self.out is None:
             return {}
-        everything = answers.clear | ~answers.clear
-        hits = {answer: answers.hits(answer, everything) for answer in ANSWERS}
         rows = []
-        for n, image in enumerate(images):
-            label = str(answers.labels[n])
-            for method, model in zip(answers.answers, models, strict=True):
-                outcome = next(answer for answer in ANSWERS if hits[answer][method][n])
-                text = " | ".join(texts[method][image])
+        for method, model in zip(answers.answers, models, strict=True):
+            outcomes = np.where(answers.clear, answers.outcomes(method), "")
+            read = zip(images, answers.answers[method], answers.labels, outcomes, strict=True)
+            for image, value, label, outcome in read:
                 mark = "x" if (model, image) in self.misread else ""
-                cells = (image, text, str(answers.answers[method][n]), label)
-                rows.append((*cells, outcome if label in answers.values else "", mark, model))
+                text = " | ".join(texts[method][image])
+                rows.append((image, text, str(value), str(label), str(outcome), mark, model))
         listed = {(row[-1], row[0]) for row in rows}
         # Marks of other images stay, for example if the table was shortened.
         for model, image in sorted(self.misread - listed):
             rows.append((image, "", "", "", "", "x", model))
-        rows.sort(key=lambda row: row[4] != "wrong")
+        place = {image: number for number, image in enumerate(images)}
+        rows.sort(key=lambda row: (row[4] != "wrong", place.get(row[0], len(place))))
         column = {"captions": "caption", "answers": "reply"}[self.kind]
         heads = ("image", column, "read as", "label", "answer", "misread", "model")
         frame = need("pandas").DataFrame(rows, columns=list(heads))
         write_atomically(self.out / f"{self.kind}.csv", spreadsheet_csv(frame))
         wrong = [row for row in rows if row[4] == "wrong"]
-        shown: list[dict[str, Any]] = []
-        pictures = []
-        for image, text, value, label, _, mark, model in wrong[:MOST]:
-            parts = _marked_words(text, value, stated_value)
-            pictures.append(self._picture(files.get(image, [image])))
-            shown.append({"image": image, "model": model, "label": label, "value": value})
-            shown[-1] |= {"parts": parts, "misread": bool(mark)}
+        shown = [
+            {
+                **{"image": image, "model": model, "label": label, "value": value},
+                "parts": _marked_words(text, value, stated_value),
+                "misread": bool(mark),
+            }
+            for image, text, value, label, _, mark, model in wrong[:MOST]
+        ]
+        pictures = [self._picture(files.get(str(row["image"]), [])) for row in shown]
         sheet = self.out / f"{self.kind}-examples.png"
         if any(picture is not None for picture in pictures):
-            blank = need("PIL.Image").new("RGB", _CELL, "#888888")
+            blank = need("PIL.Image").new("RGB", CELL, SURROUND)
             squares = [picture or blank for picture in pictures]
-            strip = Strip("", [row["image"] for row in shown], [("", squares)])
+            strip = Strip("", [str(row["image"]) for row in shown], [("", squares)])
             write_strip(strip, sheet, {"run": answers.result.provenance.task})
         else:
             sheet.unlink(missing_ok=True)
         about = {"kind": self.kind, "wrong": len(wrong), "several": len(models) > 1}
         return {"examples": {**about, "rows": shown}}
 
-    def _picture(self, names: Sequence[str]) -> Any:
+    def _picture(self, names: Sequence[str]) -> Image | None:
         """Return an image that fits into a cell, or None if there is no such file."""
-        for folder in self.folders:
-            for name in names:
-                file = folder / name
-                try:
-                    if file.is_file():
-                        return need("PIL.ImageOps").pad(decode(file), _CELL, color="white")
-                except (OSError, ValueError):
-                    continue  # not an image, or no name of a file
+        for folder, name in product(self.folders, names):
+            # A name that is no image, or too long for a path, is just a name.
+            with suppress(OSError, ValueError):
+                return in_cell(decode(folder / name))
         return None
+
+
+def in_cell(image: Image) -> Image:
+    """Return an image that fits into a cell, with a surround that suits light and dark pages."""
+    padded: Image = need("PIL.ImageOps").pad(image, CELL, color=SURROUND)
+    return padded
 
 
 def _marked_rows(file: Path) -> set[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,8 @@ from vldebias.cli.flags import AttributeSet, Flags, Json
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import only_writer
 from vldebias.utils.options import Options
+
+from .interrupts import page_after_interrupt
 
 if TYPE_CHECKING:
     from vldebias.report.result import Result
@@ -78,15 +79,11 @@ def evaluate_tables(
         options = Options(out=flags["out"], device=device_of(None))
         judge = VlmJudge(model=flags["model"], questions=questions)
         settings["judge"] = judge.ready(None, Inputs(options))
-    with only_writer(flags["out"]):
+    with only_writer(flags["out"]), page_after_interrupt() as interrupts:
         result = evaluate(*tables, **settings, out=flags["out"])
-        # Modules that are half imported cannot be imported again, so Ctrl-C waits for the page.
-        interrupts: list[int] = []
-        handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-        try:
-            page = write_run(result, flags["out"])
-        finally:
-            signal.signal(signal.SIGINT, handler)
-    print_result(result, as_json=flags["as_json"], page=page)
-    if interrupts or any(part.settings.get("interrupted") for part in result.provenance):
-        raise typer.Exit(130)
+        if interrupts and not result.rows:
+            raise KeyboardInterrupt
+        page = write_run(result, flags["out"])
+        print_result(result, as_json=flags["as_json"], page=page)
+        if interrupts:
+            raise typer.Exit(130)

@@ -15,6 +15,7 @@ from vldebias.wording.languages import ENGLISH, language_of
 
 # What a text states if it is not exactly one value of the prompt set.
 NOT_STATED, SEVERAL, OTHER = "none", "several", "other"
+REFUSED = "refused"  # no value, because the model declines to answer
 UNCLEAR = "unclear"  # label of an image of people whose value cannot be told
 NO_LABEL = ""  # of an image that nobody labelled
 _BOTH = ("both", "mixed", "several")  # labels of images that show several values

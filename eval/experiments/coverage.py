@@ -645,8 +645,7 @@ def captioned(rng: np.random.Generator, n: int, wrong: tuple[float, float]) -> F
     labels = np.repeat(["male", "female"], n)
     is_wrong = rng.random(2 * n) < np.repeat(wrong, n)
     said = np.where(is_wrong, labels[::-1], labels)
-    refused = {NONE: np.zeros(2 * n, dtype=bool)}
-    rows = AnswerRows(drawn_task(), {NONE: said}, refused, labels, ("male", "female"))
+    rows = AnswerRows(drawn_task(), {NONE: said}, labels, ("male", "female"))
     with patch("apps.captions.rows.RESAMPLES", RESAMPLES):
         rows.add_clear(np.full(2 * n, ""))
     return {

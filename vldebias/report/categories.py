@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from vldebias.measure.metric import SHARE, get_metric
+from vldebias.measure.rows import NONE
 from vldebias.report.table import number
 from vldebias.utils.phrases import capitalised
 
@@ -48,11 +49,19 @@ class CategoryTable(NamedTuple):
     is_share: bool
 
 
+def category_key(measurement: Measurement) -> str:
+    """Return the key of a row's category, which is its subset unless there are methods."""
+    if measurement.method == NONE:
+        return measurement.subset
+    return f"{measurement.method}: {measurement.subset}"
+
+
 def category_tables(result: Measurements) -> list[CategoryTable]:
     """Return the tables for each task that measures values by category.
 
     Such tasks have a "by_category" setting, which maps metrics to column headings. A "tables"
-    setting splits the categories into several tables: caption -> category -> its name there.
+    setting splits the categories into several tables: caption -> category -> its name there. The
+    categories of a method other than "none" are keyed by `category_key`.
     """
     tables = []
     for provenance in result.provenance:
@@ -63,7 +72,7 @@ def category_tables(result: Measurements) -> list[CategoryTable]:
         units: dict[str, None] = {}
         for measurement in result.rows:
             if measurement.task == provenance.task and measurement.metric in heads:
-                row_of_metric = rows_of_category.setdefault(measurement.subset, {})
+                row_of_metric = rows_of_category.setdefault(category_key(measurement), {})
                 row_of_metric[measurement.metric] = measurement
                 units |= dict.fromkeys(measurement.n)
         last = list(heads)[-1]

@@ -616,10 +616,12 @@ def skin_sentence(
     if change is None:
         return f"Skin: too few people to tell; {ending}"
     value, low, high = change
-    verdict = "no clear lightening or darkening"
-    if low > 0 or high < 0:
-        verdict = f"{'lighter' if low > 0 else 'darker'} by {abs(value):.1f} L* on average"
-    return f"Skin: {verdict}{beyond} ({value:+.1f} L* [{low:+.1f}, {high:+.1f}]); {ending}"
+    if low <= 0 <= high:
+        figures = f"({value:+.1f} L* [{low:+.1f}, {high:+.1f}])"
+        return f"Skin: no clear lightening or darkening{beyond} {figures}; {ending}"
+    smallest, largest = sorted((abs(low), abs(high)))
+    amount = f"{abs(value):.1f} L* [{smallest:.1f}, {largest:.1f}] on average"
+    return f"Skin: {'lighter' if low > 0 else 'darker'} by {amount}{beyond}; {ending}"
 
 
 def article_of_method(method: str) -> str:

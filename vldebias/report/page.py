@@ -203,6 +203,10 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
     # Explain each measure once, since several conclusions may share it.
     explained = list(dict.fromkeys(sentences))
     categories = category_tables(result)
+    # A table may compare models, of which the first takes the place of "no method".
+    models = result.provenance[0].settings.get("models", []) if result.provenance else []
+    models = models if len(models) > 1 else []
+    has_plots = bool(concluded) and not models
     values = {
         "result": result,
         "title": title_of(result),
@@ -210,7 +214,7 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "advice": advice,
         "notes": stored_sentences(result, "notes"),
         "conclusions": concluded,
-        "tradeoffs": tradeoffs(front, frame, result.provenance) if concluded else [],
+        "tradeoffs": tradeoffs(front, frame, result.provenance) if has_plots else [],
         "group_plots": group_plots(frame, concluded),
         "front": front_groups(front),
         "statements": [] if concluded or advice else _statements(frame),
@@ -224,7 +228,8 @@ def render(result: Measurements, path: Path, *, run_folder: Path) -> Path:
         "strips": _strips(result.name, run_folder),
         "examples": _examples(result, run_folder),
         "blocks": _blocks(result, frame, pictures),
-        "dots": dot_plots(front, result.provenance) if concluded else [],
+        "dots": dot_plots(front, result.provenance) if has_plots else [],
+        "models": models,
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
         "has_changes": any(row.change for row in result.rows),

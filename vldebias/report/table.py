@@ -401,6 +401,15 @@ def readable(result: Measurements) -> pd.DataFrame:
     """
     pandas = need("pandas")
     names = method_names(result.rows)
+    # If a table compares models, the first one is the reference instead of "no method".
+    first_models = {
+        provenance.task: provenance.settings["models"][0]
+        for provenance in result.provenance
+        if provenance.settings.get("models")
+    }
+    for number_of_row, row in enumerate(result.rows):
+        if row.method == NONE:
+            names[number_of_row] = first_models.get(row.task, names[number_of_row])
     summaries = are_summaries(result.rows)
     references = References(result, summaries)
     # Look up the paper's values for its own lambda and for the lambdas in its sweep.

@@ -59,15 +59,11 @@ def test_options_are_chosen_by_number_letter_or_text_as_in_bbq(tmp_path: Path) -
     assert shares(result, "vqa, unclear")["unclear_said"] == 0.5
 
 
-def test_other_answers_are_compared_by_label_as_in_pairs_if_asked_for() -> None:
+def test_answers_that_name_no_value_are_reported_as_for_pairs() -> None:
     table = {
         "image": range(4),
         "label": ["male", "male", "female", "female"],
         "answer": ["Doctor", "doctor", "nurse", "doctor"],
-    }
-    assert shares(evaluate_vqa(table, columns={"reply": "answer"})) == {
-        **{"share male: doctor": 1, "share male: nurse": 0},
-        **{"share female: doctor": 0.5, "share female: nurse": 0.5},
     }
     with pytest.warns(SuspectInputWarning, match="4 of 4 answers name no gender, such as 'Doctor'"):
         assert shares(evaluate_vqa(table))["several"] == 1
@@ -132,7 +128,7 @@ def test_a_judge_is_asked_about_clear_and_unclear_images(folder: Path) -> None:
     assert found["none male"] == 1  # .5 for "cannot tell"
     (lean,) = result.provenance[-1].settings["advice"]
     assert lean.startswith("Of 1 unclear image, 100.0%")
-    with pytest.raises(InvalidInputError, match="not asked about 'age', but about gender"):
+    with pytest.raises(InvalidInputError, match="judge painter: expected 'age', got gender"):
         evaluate_vqa(folder / "labels.csv", judge=judge, attribute="age")
     (folder / "b.png").unlink()
     with pytest.raises(InvalidInputError, match=r"b\.png: expected an image"):

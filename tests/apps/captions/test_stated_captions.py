@@ -2,7 +2,9 @@
 
 import csv
 import json
+import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from apps.captions.rows import AnswerRows, Words, difference_interval
 from apps.captions.table import image_key, texts_of_cell
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli import app
+from vldebias.cli.common import write_run
 from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.resampling import Interval
@@ -128,12 +131,16 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     assert gap is not None
     assert gap[0] == pytest.approx(-30 / 120)
     notes = result.provenance[0].settings["notes"]
-    assert notes[0].startswith("a (“no method” in tables and plots): Wrong: ")
-    assert notes[1].startswith("table 2: Wrong: ")
+    assert notes[0].startswith("a: Of 210 images with a clear label, ")
+    assert notes[1].startswith("table 2: Of 210 images with a clear label, ")
     assert notes[2] == (
         "30 of 329 images have no label, such as '9'; left out. Left out: 1 image not described by"
         " every model, such as '329'."
     )
+    page = write_run(result, tmp_path).read_text()
+    for name in ("all, a", "all, table 2", "female, table 2"):
+        assert f'<th scope="row">{name}</th>' in page
+    assert "no method" not in page.partition("All values, and how they were measured")[0]
     (conclusion,) = [c for c in result.conclusions() if c.task == "captions"]
     assert conclusion.verdict == "better, at a cost"  # fewer values are stated
     assert "no value stated 0.14 to 0.29" in conclusion.sentence
@@ -262,6 +269,7 @@ def test_coco_results_are_joined_with_the_captions_of_annotators(tmp_path: Path)
 def test_images_and_cells_are_read_in_each_form() -> None:
     assert image_key("000000000042.jpg") == image_key("42") == "42"
     assert image_key("img_42.jpg") == "img_42.jpg"
+    assert image_key("000.jpg") == image_key("0") == "0"
     assert texts_of_cell(["a", "b"]) == texts_of_cell('["a", "b"]') == ["a", "b"]
     assert texts_of_cell([{"raw": "a"}, {"raw": "b"}]) == ["a", "b"]  # Karpathy's split
     assert texts_of_cell(None) == texts_of_cell("n/a") == []
@@ -291,8 +299,8 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "options", "message"),
     [
-        ([{"caption": ["A man."]}], {}, "expected a column with the images"),
-        ([{"image": [1]}], {}, r"expected a column with the captions, .* --column caption=NAME"),
+        ([{"caption": ["A man."]}], {}, "expected a column 'image'; the columns are"),
+        ([{"image": [1]}], {}, r"expected a column 'caption'; .* --column caption=NAME"),
         ([table()], {"columns": {"captoin": "x"}}, "did you mean 'caption'"),
         ([table()], {"columns": {"label": "gneder"}}, "no table has the column 'gneder'"),
         ([{"image": [], "caption": []}], {}, "no rows"),
@@ -447,13 +455,13 @@ def test_an_interrupt_while_resampling_leaves_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_clear = AnswerRows.add_clear
-    calls = 0
+    calls, at_calls = 0, {1}
 
     def interrupted(rows: AnswerRows, nouns: Words) -> None:
         nonlocal calls
         calls += 1
-        if calls == 1:
-            raise KeyboardInterrupt
+        if calls in at_calls:
+            signal.raise_signal(signal.SIGINT)
         add_clear(rows, nouns)
 
     monkeypatch.setattr(AnswerRows, "add_clear", interrupted)
@@ -465,6 +473,37 @@ def test_an_interrupt_while_resampling_leaves_the_page(
     assert done.exit_code == 130
     assert (tmp_path / "out" / "index.html").exists()
     assert (tmp_path / "out" / "captions.csv").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # The next run is complete.
+    assert CliRunner().invoke(app, command).exit_code == 0
+
+
+def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated_value = StatementReader.stated_value
+
+    def interrupted(reader: StatementReader, texts: Sequence[str]) -> str:
+        if texts in interrupting:
+            signal.raise_signal(signal.SIGINT)
+        return stated_value(reader, texts)
+
+    monkeypatch.setattr(StatementReader, "stated_value", interrupted)
+    file = tmp_path / "captions.csv"
+    pd.DataFrame(table()).to_csv(file, index=False)
+    command = ["eval", "captions", str(file), "--out", str(tmp_path / "out")]
+    interrupting = [["A doctor with her patient."]]  # the fifth one
+    with pytest.warns(match="interrupted: finishing the page"):
+        assert CliRunner().invoke(app, command).exit_code == 130
+    result = Result.read(tmp_path / "out" / "result.json")
+    assert result.row("captions", "said_wrong", "none").n == {"images": 5}
+    assert "Interrupted: 5 of 11 images were read." in advice(result)
+    # The second Ctrl-C ends the command.
+    interrupting += [["A man rides a wave."], ["A person rides a wave."]]
+    monkeypatch.setattr("apps.captions.captions.until_interrupted", iter)
+    with pytest.warns(match="interrupted: finishing the page"):
+        assert CliRunner().invoke(app, [*command[:-1], str(tmp_path / "two")]).exit_code == 130
+    assert not (tmp_path / "two" / "index.html").exists()
 
 
 def test_one_image_twice_is_one_image_with_two_captions() -> None:
@@ -534,6 +573,12 @@ def test_reading_a_long_run_of_blanks_takes_linear_time() -> None:
 
     # Quadratic time would be about a minute.
     assert seconds(300_000) < 5
+
+
+def test_reading_a_name_of_many_zeros_takes_linear_time() -> None:
+    start = time.process_time()
+    assert image_key("0" * 100_000 + "x") == "0" * 100_000 + "x"
+    assert time.process_time() - start < 5  # quadratic time would be minutes
 
 
 def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import io
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -273,10 +275,10 @@ def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
     assert advice[0].startswith("Skin: lighter by ")
     assert "beyond the light of the whole image" in advice[0]
     assert advice[0].endswith("60 of 60 pairs could be measured.")
-    assert advice[1].startswith(
+    assert advice[1].startswith("Most with instruction “ceo”: lighter by ")
+    assert advice[2].startswith(
         "Relative to the background, skin is lighter by more than 2 L* in 33%"
     )
-    assert advice[2].startswith("Including the light, skin is lighter by more than 2 L* in 67%")
     assert "The change differs by +" in advice[3]
     assert "neither race nor pigment" in provenance.description
 
@@ -312,7 +314,7 @@ def test_doubtful_pairs_are_left_out_and_counted(folder: Path, tmp_path: Path) -
     table["after_points"] = ["", *table["after_points"][1:]]
     result = evaluate_edits(table)
     assert result.row("skin", "lighter", "none").n == {"people": 18, "pairs": 18}
-    first, left_out, *_ = result.provenance[0].settings["advice"]
+    first, *_, left_out = result.provenance[0].settings["advice"]
     assert first.endswith("18 of 20 pairs could be measured.")
     assert left_out == "Left out: 2 pairs (no face after: 1, hardly any colour: 1)."
 
@@ -351,10 +353,10 @@ def test_without_relative_changes_the_gate_checks_the_raw_share(folder: Path) ->
     result = evaluate_edits(table | {"after": crops})
     assert not [row for row in result.rows if row.metric.startswith("relative")]
     assert check_limits(result, {"lighter": 0.1}).status == 1
-    first, left_out, *_ = result.provenance[0].settings["advice"]
+    first, *_, left_out = result.provenance[0].settings["advice"]
     assert "beyond the light" not in first
     assert first.endswith("20 of 20 pairs could be measured.")
-    assert left_out.startswith("Only in figures that include the light: 20 pairs without a")
+    assert left_out.startswith("20 pairs without a background to compare count only")
 
 
 def test_a_judge_labels_both_images_and_its_own_changes_are_the_floor(folder: Path) -> None:
@@ -415,13 +417,13 @@ def test_without_faces_only_labels_are_measured(monkeypatch: pytest.MonkeyPatch)
     ("change", "message"),
     [
         ({"before": [""] * 20}, "no edit has an image before and after"),
-        ({"after": None}, "expected a column 'after' with an image, or its path"),
+        ({"after": None}, "expected a column 'after'; the columns are"),
         ({"before_label": ["unclear"] * 20}, "got none that is known"),
         (
             {"after_label": None},
-            r"expected a column 'after_label' with label.*--column after_label=",
+            r"expected a column 'after_label'; .*--column after_label=",
         ),
-        ({"before_points": [POINTS] * 20}, "expected a column 'after_points' with points"),
+        ({"before_points": [POINTS] * 20}, "expected a column 'after_points'; the columns are"),
         ({"before_points": ["1 2 3"] * 20, "after_points": [POINTS] * 20}, "expected an image"),
     ],
 )
@@ -444,7 +446,7 @@ def test_points_must_be_ten_numbers_and_roles_are_known(folder: Path) -> None:
         evaluate_edits(table | {"after_points": [POINTS] * 20})
     with pytest.raises(InvalidInputError, match="'persn' is no role; did you mean 'person'"):
         evaluate_edits(table, columns={"persn": "id"})
-    with pytest.raises(InvalidInputError, match="there is no column 'id' for 'person'"):
+    with pytest.raises(InvalidInputError, match=r"a column 'id'; .* --column person=NAME"):
         evaluate_edits(table, columns={"person": "id"})
 
 
@@ -482,7 +484,8 @@ def test_published_parquet_files_are_read(
     assert (row.value, row.n) == (1, {"people": 20, "pairs": 20})
     settings = result.provenance[0].settings
     assert any(
-        text.startswith("1 of 21 edits has no image before or after") for text in settings["advice"]
+        text.startswith("1 of 21 edits has no image before or after, such as 'row 4'")
+        for text in settings["advice"]
     )
 
 
@@ -542,18 +545,49 @@ def test_an_interrupted_run_shows_the_pairs_that_were_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
-    calls = 0
+    calls, last = 0, 60
 
     def faces(image: Image.Image) -> np.ndarray:
         nonlocal calls
         calls += 1
-        if calls == 60:
-            raise KeyboardInterrupt
+        if calls == last:
+            signal.raise_signal(signal.SIGINT)
         return found
 
-    with pytest.warns(match="interrupted: .* of 60 pairs were measured"):
-        result = evaluate_edits(folder / "edits.csv", faces=faces, out=tmp_path)
+    monkeypatch.setattr(edits, "find_faces", faces)
+    monkeypatch.setattr(edits, "find_spec", lambda name: True)
+    table = folder / "plain.csv"
+    lines = (folder / "edits.csv").read_text().splitlines()
+    table.write_text("\n".join(line.rsplit(",", 2)[0] for line in lines))
+    command = ["eval", "edits", str(table), "--out"]
+    with pytest.warns(match="interrupted: finishing the page"):
+        assert CliRunner().invoke(app, [*command, str(tmp_path / "a")]).exit_code == 130
+    result = Result.read(tmp_path / "a" / "result.json")
     assert 20 < result.row("skin", "lighter", "none").n["pairs"] < 60
-    calls = 50
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_edits(folder / "edits.csv", faces=faces, out=tmp_path)
+    assert "not measured" in result.provenance[0].settings["advice"][-1]
+    assert (tmp_path / "a" / "index.html").exists()
+    # Nothing is written about fewer than five people.
+    calls, last = 0, 5
+    with pytest.warns(match="interrupted: finishing the page"):
+        assert CliRunner().invoke(app, [*command, str(tmp_path / "b")]).exit_code == 130
+    assert not (tmp_path / "b" / "index.html").exists()
+
+
+def test_an_interrupt_after_measuring_leaves_the_whole_page(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_strip = edits.write_strip
+
+    def interrupted(*arguments: Any) -> Path:
+        if not tmp_path.joinpath("2-middle-edit-strip.png").exists():
+            signal.raise_signal(signal.SIGINT)
+            monkeypatch.setattr(edits, "write_strip", write_strip)
+        return write_strip(*arguments)
+
+    monkeypatch.setattr(edits, "write_strip", interrupted)
+    command = ["eval", "edits", str(folder / "edits.csv"), "--out", str(tmp_path)]
+    with pytest.warns(match="interrupted: finishing the page"):
+        assert CliRunner().invoke(app, command).exit_code == 130
+    assert (tmp_path / "index.html").read_text().count('class="face"') == 2 * 2 * 6
+    result = Result.read(tmp_path / "result.json")
+    assert result.row("skin", "lighter", "none").n["pairs"] == 60

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from eval import real
 from eval.pages import (
-    captioner,
+    captions,
     evidence,
     front,
     generation,
@@ -50,7 +50,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/methods/groups.md": {"rivals_groups": methods.groups},
     "docs/explanation/projection.md": {"closed_form": methods.closed_form},
-    "docs/explanation/captioners.md": {"edits": captioner.edits},
     "docs/explanation/papers.md": {
         "projection": partial(sources.reported, "projection"),
         "rince": partial(sources.reported, "rince"),
@@ -66,7 +65,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "stated": prompts.stated,
     },
     "docs/how-to/balance-prompts.md": {"wrong_changes": prompts.wrong_changes},
-    "docs/how-to/captions.md": {"refusals": captioner.refusals},
+    "docs/how-to/captions.md": {"refusals": captions.refusals},
     "docs/how-to/languages.md": {"languages_plain": prompts.languages_plain},
     "docs/how-to/edited-images.md": {"skin": skin.errors},
     "docs/how-to/index-queries.md": {"searched": methods.searched},

@@ -1,2 +1,2 @@
-"""Make the tests a package so that `python -m tests.robust.kills` works: some libraries install a
+"""Make the tests a package so that `python -m tests.robust.mutants` works: some libraries install a
 top-level `tests` package."""

@@ -82,7 +82,6 @@ LONGEST = (
     "test_readme",
     "test_notebooks",
     "test_paper",
-    "test_kills",
 )
 
 

@@ -574,12 +574,12 @@ def test_ids_without_a_label_are_counted_once() -> None:
         (copied_while_attached, r"call \.remove\(\) or \.merge\(\) first"),
         (query_edit_of_a_model, r"attach to it with vldebias\.debias\(model, attribute\)"),
         (model_without_its_tokenizer, r"pass tokenizer=open_clip\.get_tokenizer"),
-        (evaluation_without_labels, r"pass labels="),
+        (evaluation_without_labels, r"no column 'gender'.*; pass labels=$"),
         (method_that_was_removed, "did you mean 'quota'"),
         (lists_in_place_of_labels, r"got the list \['a', 'x'\].*mapping from column to labels"),
         (labels_by_other_ids, r"no id has a label; expected keys such as 1, got '1'"),
         (projection_before_it_is_fitted, r"call \.fit\(pairs, spurious\) first"),
-        (shares_in_place_of_the_attribute, r"pass the shares as shares="),
+        (shares_in_place_of_the_attribute, r"got the shares .*; pass the shares as shares=$"),
     ],
 )
 def test_advice_in_python_that_is_followed_leads_on(

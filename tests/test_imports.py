@@ -43,6 +43,12 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from imported(node)
 
 
+def printed_by(script: str) -> list[str]:
+    """Run a script in a new process and return the words that it prints."""
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
 def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -> None:
     paths = list(ROOT.rglob("*.py"))
     for program in ("audit", "mcp", "inspect"):
@@ -58,15 +64,12 @@ def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -
 def test_importing_the_package_is_cheap() -> None:
     """As a control, check that importing a submodule does load a heavy library."""
     loaded = [
-        f"import {name}; print(*(set(sys.modules) - before))"
+        f"import {name}; print(*(set(sys.modules) - before), sep=',')"
         for name in ("vldebias", "vldebias.data.cache")
     ]
     script = "\n".join(["import torch, sys", "before = set(sys.modules)", *loaded])
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
     package, store = (
-        {name.split(".")[0] for name in line.split()} for line in done.stdout.splitlines()
+        {name.split(".")[0] for name in line.split(",")} for line in printed_by(script)
     )
     assert "vldebias" in package
     expensive = HEAVY | {"accelerate", "PIL", "safetensors", "sklearn", "tokenizers", "torchvision"}
@@ -80,10 +83,7 @@ def test_importing_hosts_does_not_import_the_compiler() -> None:
         "import sys, vldebias.hosts, vldebias.hosts.pipelines.steering\n"
         "print('torch._dynamo' in sys.modules, 'vldebias.hosts.clip.stated' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False", "True"]
+    assert printed_by(script) == ["False", "True"]
 
 
 def test_every_public_name_exists() -> None:
@@ -109,10 +109,7 @@ def test_prompts_are_loaded_without_the_english_rules() -> None:
         "vldebias.wording.balance_prompts\n"
         "print(any('.english' in name for name in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False", "True"]
+    assert printed_by(script) == ["False", "True"]
 
 
 def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
@@ -121,10 +118,7 @@ def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
     loaded = {}
     for task in ("groups", "generation"):
         script = f"import sys, vldebias.study.tasks.{task}; print(*sys.modules)"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True
-        )
-        loaded[task] = heavy & set(done.stdout.split())
+        loaded[task] = heavy & set(printed_by(script))
     assert loaded["groups"] == set()
     assert "vldebias.judge.judges" in loaded["generation"]
 
@@ -133,10 +127,7 @@ def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
 def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
     """Torch takes 500 MB, while `vldebias mcp` and `vldebias label` only read prompts and files."""
     script = f"import sys, {name}\nprint('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False"]
+    assert printed_by(script) == ["False"]
 
 
 # Commands on tables and results, with the options that make them do their work.

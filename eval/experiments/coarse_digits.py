@@ -15,7 +15,6 @@ is scored by the digit with the lowest accuracy.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,7 @@ from eval.experiments.mnist import (
 )
 from eval.experiments.run import Cell, scored
 from vldebias.losses import GroupWeights
-from vldebias.report.result import Result
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
-from vldebias.utils.pictures import subplots, write_png
 
 RARE = 8
 FINE, FINE_EMBEDDINGS = "fine accuracy", "fine accuracy of embeddings"
@@ -171,24 +168,3 @@ def worst_digit(
         is_high = classifier(test.pixels).argmax(1).numpy() == 1
     is_right = is_high == (test.labels >= 5)
     return float(min(is_right[test.labels == digit].mean() for digit in range(CLASSES)))
-
-
-def draw(result: Result, path: Path) -> None:
-    """Draw histograms of the cosines between test images for each loss with the same seed."""
-    (protocol,) = result.provenance
-    settings = protocol.settings
-    chosen = {place["loss"]: place["temperature"] for place in settings["chosen"]}
-    losses = protocol.methods
-    figure, axes = subplots(1, len(losses), (1 + 3 * len(losses), 3.1))
-    for axis, (loss, arm) in zip(axes, losses.items(), strict=True):
-        cell = {**settings["given"], "steps": settings["steps"], "seed": 0, "settings": arm}
-        cell.setdefault("temperature", chosen.get(loss))
-        images, test = data(cell)
-        embeddings = trained(cell, images).embeddings(test.pixels)
-        edges = np.linspace(-1, 1, 61)
-        for name, cosines in pair_cosines(embeddings, test.labels).items():
-            axis.hist(cosines, bins=edges, density=True, alpha=0.6, label=name)
-        axis.set(title=loss, xlabel="cosine")
-    axes[0].legend(fontsize="small")
-    figure.tight_layout()
-    write_png(figure, path, {"kind": "cosines of pairs of test images"}, small=True)

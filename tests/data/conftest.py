@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.data_parts import celeba, fairface, waterbirds
+from tests.data.data_parts import RACES, celeba, fairface, waterbirds
 
 
 @pytest.fixture
@@ -22,16 +22,7 @@ def stand_ins(tmp_path: Path) -> Path:
     celeba(root / "Anno", root / "Img/img_align_celeba", values, [0, 1, 2] * 8)
     (root / "Eval").mkdir()
     (root / "Anno/list_eval_partition.txt").rename(root / "Eval/list_eval_partition.txt")
-    races = (
-        "White",
-        "Black",
-        "Latino_Hispanic",
-        "East Asian",
-        "Southeast Asian",
-        "Indian",
-        "Middle Eastern",
-    )
-    rows = [("20-29", gender, race) for race, gender in product(races, ("Male", "Female"))]
+    rows = [("20-29", gender, race) for race, gender in product(RACES, ("Male", "Female"))]
     for part in ("train", "val"):
         fairface(
             tmp_path / "fairface", part, rows, tmp_path / "fairface/fairface-img-margin025-trainval"

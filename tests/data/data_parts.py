@@ -27,6 +27,16 @@ _NAMES = """
     Wearing_Necklace Wearing_Necktie Young
 """
 ATTRIBUTES = _NAMES.split()
+RACES = (
+    "White",
+    "Black",
+    "Latino_Hispanic",
+    "East Asian",
+    "Southeast Asian",
+    "Indian",
+    "Middle Eastern",
+)
+AGES = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:

@@ -24,7 +24,7 @@ from diffusers import DDIMScheduler
 from PIL import Image
 
 from apps.shares.answers import AnnotationLog
-from tests.data.data_parts import celeba, fairface, save, waterbirds
+from tests.data.data_parts import AGES, RACES, celeba, fairface, save, waterbirds
 from tests.fewer import few
 from tests.tiny_llava import load_llava
 from tests.transformers_clip import load_transformers_clip
@@ -38,16 +38,6 @@ from vldebias.study.tasks.generation import GenerationTask
 from vldebias.study.tasks.groups import GroupsTask
 from vldebias.training.settings import TrainSettings, load_settings
 
-RACES = (
-    "White",
-    "Black",
-    "Latino_Hispanic",
-    "East Asian",
-    "Southeast Asian",
-    "Indian",
-    "Middle Eastern",
-)
-AGES = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
 PEOPLE = list(product(AGES, ("Male", "Female"), RACES))
 RANKED = 1026  # slightly more people than the 1,000 that FairFace's protocol ranks
 DIM = 16

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import interpolate
 
-from eval.experiments import class_prior, coarse_digits, mnist, run, ssa
+from eval.experiments import class_prior, coarse_digits, mnist, ssa
 from eval.experiments.mnist import Images, Views
 from eval.experiments.run import Experiment
 from vldebias.errors import InvalidInputError
@@ -381,9 +381,6 @@ def test_every_arm_runs_end_to_end_on_small_digits(
     assert {row.method for row in result.rows} == arms
     assert {row.metric for row in result.rows} <= set(experiment.metrics)
     assert all(np.isfinite(row.value) for row in result.rows)
-    if experiment.draw:
-        run.named(experiment.draw)(result, tmp_path / "drawn.png")
-        assert (tmp_path / "drawn.png").is_file()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -172,21 +172,3 @@ def test_resampled_rows_match_the_public_bootstrap() -> None:
     assert none.change is None
     assert (x.value, *x.interval) == pytest.approx((unpaired.value, unpaired.low, unpaired.high))
     assert x.change == pytest.approx((paired.value, paired.low, paired.high))
-
-
-def test_rows_have_the_parameters_of_a_metric_frame() -> None:
-    """The parameters are those documented by fairlearn: metrics, y_true, y_pred,
-    sensitive_features, sample_params."""
-    part = TaskResult(protocol())
-    part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
-    part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")
-    result = Result.from_tasks("birds", [part], seconds=1.0)
-    arguments = result.as_metric_frame("birds", "accuracy", "none")
-    assert set(arguments) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
-    assert arguments["sensitive_features"] == ["landbird/water", "landbird/land"]
-    overall = arguments["metrics"]["accuracy"](
-        arguments["y_true"], arguments["y_pred"], **arguments["sample_params"]["accuracy"]
-    )
-    assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
-    with pytest.raises(InvalidInputError, match="gap"):
-        result.as_metric_frame("birds", "gap", "none")

@@ -1,5 +1,4 @@
-"""Provide parsers for users' files, and files with arbitrary structure, for `test_fuzz.py` and
-`fuzz_atheris.py`.
+"""Provide parsers for users' files, and files with arbitrary structure, for `test_fuzz.py`.
 
 `test_damaged.py` changes bytes in valid files. Here, the structure itself is arbitrary: any YAML or
 JSON value where a field is expected, any cell in a table, any header for tensors or a picture.

@@ -1,16 +1,12 @@
-"""Test commands that write a single file or page: nothing is lost after a kill, Ctrl-C or a full
+"""Test commands that write a single file or page: nothing is lost after Ctrl-C or on a full
 disk."""
 
 import json
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from apps.audit.recorded import record_of_images
 from tests.apps.audit.records.test_figures import made
@@ -165,48 +161,3 @@ def test_ctrl_c_while_writing_preserves_the_old_files(
     assert leftovers(tmp_path) == []
     assert run_as_user(monkeypatch, arguments) == 0
     assert set(contents(tmp_path, files)) == set(files)
-
-
-def run_until_replace(arguments: list[str], number: int) -> None:
-    """Run a command in a child process that is killed before it moves file `number` into place."""
-    replace = os.replace
-    moves = 0
-
-    def kill_or_replace(source: Path, target: Path) -> None:
-        nonlocal moves
-        if moves == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        moves += 1
-        replace(source, target)
-
-    os.replace = kill_or_replace  # type: ignore[assignment]
-    CliRunner().invoke(cli.app, arguments)
-
-
-@pytest.mark.parametrize(("arguments_in", "files"), PARAMETERS)
-def test_a_killed_command_leaves_old_or_new_files_and_can_be_rerun(
-    arguments_in: Callable[[Path], list[str]],
-    files: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arguments = arguments_in(tmp_path)
-    before = contents(tmp_path, files)
-    fork = multiprocessing.get_context("fork")
-    for number in range(len(files)):
-        process = fork.Process(target=run_until_replace, args=(arguments, number))
-        process.start()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-        # Files that were moved into place are complete, and the others are unchanged.
-        for name in files[number:]:
-            assert contents(tmp_path, (name,)) == contents_of(before, name)
-    assert leftovers(tmp_path)
-    monkeypatch.setattr("vldebias.utils.files._swept", set())
-    assert run_as_user(monkeypatch, arguments) == 0
-    assert set(contents(tmp_path, files)) == set(files)
-    assert leftovers(tmp_path) == []
-
-
-def contents_of(before: dict[str, bytes], name: str) -> dict[str, bytes]:
-    return {name: before[name]} if name in before else {}

@@ -341,9 +341,7 @@ class PromptAttachment(SamplingAttachment):
         self._followers.add(later)
         return later
 
-    def rewrite(
-        self, prompts: str | Sequence[str], again: bool = False, seeds: Seeds | None = None
-    ) -> list[str]:
+    def rewrite(self, prompts: str | Sequence[str], seeds: Seeds | None = None) -> list[str]:
         """Return one rewritten prompt per image, as in a pipeline call.
 
         Afterwards, `sampled` contains the images' values, and `reasons` explains why some prompts
@@ -351,14 +349,12 @@ class PromptAttachment(SamplingAttachment):
 
         Args:
             prompts: one prompt, or one per image.
-            again: whether the prompts are additional texts for the images in the last call, so that
-                they get the same values.
             seeds: generators or seeds that determine the values, one for all images or one per
                 image, as `follow_seeds` describes.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
-        written = self.rewrite_texts({"prompt": prompts}, again=again, seeds=seeds)["prompt"]
+        written = self.rewrite_texts({"prompt": prompts}, seeds=seeds)["prompt"]
         raise_failures()
         return written
 

@@ -15,14 +15,13 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict
 
-import numpy as np
 from pydantic import BaseModel, Field
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import need
 from vldebias.measure.rows import COLUMNS, NUMBERS, Measurement, TaskProvenance, TaskResult
 from vldebias.utils.files import commit, spreadsheet_csv, versions, write_atomically
 from vldebias.utils.trackers import tracker_name
@@ -40,16 +39,6 @@ class _Origin(TypedDict):
     platform: str
     versions: dict[str, str]
     commit: str | None
-
-
-class MetricFrameArguments(TypedDict):
-    """Keyword arguments for `fairlearn.metrics.MetricFrame`, from `Result.as_metric_frame`."""
-
-    metrics: dict[str, Callable[[list[float], list[float], list[float]], float]]
-    y_true: list[float]
-    y_pred: list[float]
-    sensitive_features: list[str]
-    sample_params: dict[str, dict[str, list[int]]]
 
 
 class Measurements(BaseModel, extra="forbid", populate_by_name=True):
@@ -164,43 +153,6 @@ class Measurements(BaseModel, extra="forbid", populate_by_name=True):
                 if math.isfinite(value):
                     metrics[f"{unique}{ending}"] = value
         return metrics
-
-    def as_metric_frame(self, task: str, metric: str, method: str) -> MetricFrameArguments:
-        """Return arguments for a `fairlearn.metrics.MetricFrame` that shows one metric by group.
-
-        The frame's `by_group` contains the value for each group or query, without intervals, and
-        its `overall` is their mean, weighted by n.
-
-        Args:
-            task: task name.
-            metric: metric name.
-            method: method name.
-
-        Raises:
-            InvalidInputError: If there are no per-group rows with these names.
-
-        >>> frame = result.as_metric_frame("groups", "accuracy", "none")  # doctest: +SKIP
-        >>> MetricFrame(**frame).by_group  # doctest: +SKIP
-        """
-        parts = self.to_pandas().query("subset != ''")
-        t = parts.query("task == @task and metric == @metric and method == @method")
-        if t.empty:
-            names = sorted(set(zip(parts.task, parts.metric, parts.method, strict=True)))
-            raise InvalidInputError(
-                f"{(task, metric, method)}: there are no rows by group with these names; expected"
-                f" one of {names}"
-            )
-        return {
-            "metrics": {
-                metric: lambda _, values, sample_weight: float(
-                    np.average(values, weights=sample_weight)
-                )
-            },
-            "y_true": t.value.tolist(),
-            "y_pred": t.value.tolist(),
-            "sensitive_features": t.subset.tolist(),
-            "sample_params": {metric: {"sample_weight": t.n.tolist()}},
-        }
 
 
 def command_line(*, keeps_folders: bool = False) -> str | None:

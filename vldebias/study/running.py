@@ -71,7 +71,6 @@ def run_suite(
     progress: Progress | None = None,
     console: Console | None = None,
     only: Sequence[str] = (),
-    loaded: Loaded | None = None,
 ) -> Result:
     """Run every task in a suite, and write result.json, images and index.html.
 
@@ -88,7 +87,6 @@ def run_suite(
         progress: object that shows progress bars. By default, they appear on stderr.
         console: rich console for the progress bars.
         only: names of the tasks to run. If empty, all tasks run.
-        loaded: the model or pipeline in the options, if it is already loaded.
 
     Raises:
         InvalidInputError: If a required input is missing, or another run is writing to the folder.
@@ -109,8 +107,7 @@ def run_suite(
         if suite.host is not None:
             # The packaged images are fixed, so nobody could follow the advice to add some.
             warnings.simplefilter("ignore", ReferenceWarning)
-        sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
-        inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
+        inputs = Inputs(options, needs=suite.needs, progress=shown)
         if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
             # If prompts are missing from the user's text embeddings, list them for all tasks at
             # once.

@@ -221,14 +221,6 @@ def coverage_over_models(models: Mapping[str, Shares]) -> Coverage:
     return Coverage(covered, tried, "models", float(np.mean(widths)) if widths else 1.0)
 
 
-def models_needed() -> int:
-    """Return how many models are needed to show that intervals with coverage LEVEL suffice."""
-    models = 1
-    while wilson_interval(LEVEL * models, models)[0] < SHOWN:
-        models += 1
-    return models
-
-
 def images_to_settle(share: float) -> int:
     """Return the number of images needed to decide whether more than half of them show a value.
 

@@ -31,7 +31,7 @@ from apps.paper.tables import (
 )
 from apps.shares.answers import AnnotationLog
 from eval.real import problems
-from tests.data.data_parts import fairface
+from tests.data.data_parts import AGES, RACES, fairface
 from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
@@ -47,17 +47,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 @pytest.fixture
 def many(stand_ins: Path) -> Path:
     """Return the stand-ins with more than 1,000 FairFace images, which its protocol ranks."""
-    races = (
-        "White",
-        "Black",
-        "Latino_Hispanic",
-        "East Asian",
-        "Southeast Asian",
-        "Indian",
-        "Middle Eastern",
-    )
-    ages = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
-    rows = [(age, gender, race) for race, gender, age in product(races, ("Male", "Female"), ages)]
+    rows = [(age, gender, race) for race, gender, age in product(RACES, ("Male", "Female"), AGES)]
     fairface(
         stand_ins / "fairface",
         "val",

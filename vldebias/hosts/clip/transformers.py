@@ -72,7 +72,7 @@ WITH_IMAGES = tuple(
 
 _GENERATIVE = (
     "projections made wrong genders in captions more frequent, because a model that writes must"
-    " still write a word (docs/explanation/captioners.md); measure what it states with `vldebias"
+    " still choose a word; measure what it states with `vldebias"
     " eval captions` or `vldebias eval vqa`"
 )
 _INSTEAD = {

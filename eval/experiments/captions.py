@@ -83,14 +83,24 @@ def captions(species: NDArray[np.int64] | Tensor) -> list[str]:
 
 
 def class_noise(
-    labels: NDArray[np.int64], eta: float, classes: int, seed: int
+    labels: NDArray[np.int64], eta: float, others: NDArray[np.int64], seed: int
 ) -> NDArray[np.int64]:
-    """Return labels (n,), each replaced by the next class with probability eta / 2.
+    """Return labels (n,), each replaced by another class with probability eta / 2.
 
-    In section 5.3.1 of the thesis, the other class is a similar one, such as dog for cat.
+    Args:
+        labels: The true classes (n,).
+        eta: The noise rate.
+        others: The class (C,) that replaces each class. In section 5.3.1 of the thesis, it is a
+            similar one, such as dog for cat.
+        seed: The seed.
     """
     flipped = numpy_generator("class noise", seed).random(len(labels)) < eta / 2
-    return np.where(flipped, (labels + 1) % classes, labels)
+    return np.where(flipped, others[labels], labels)
+
+
+def next_classes(classes: int) -> NDArray[np.int64]:
+    """Return the next class (C,) for each class, and the first for the last."""
+    return (np.arange(classes) + 1) % classes
 
 
 def crop_noise(images: Tensor, eta: float, generator: torch.Generator) -> Tensor:
@@ -125,7 +135,7 @@ def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]
     if noise == "mixture":
         species = species[Pairs.noise(len(species), share, seed)]
     elif noise == "class":
-        species = class_noise(species, share, len(TEXTS), seed)
+        species = class_noise(species, share, next_classes(len(TEXTS)), seed)
     else:
         images = crop_noise(images, share, torch_generator("crops", seed))
     return images, captions(species)

@@ -19,7 +19,7 @@ from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from apps.baselines.classifiers import logistic_regression
 from apps.diagnose.diagnosis import wrong_labels as ranked_labels
-from eval.experiments.captions import class_noise, crop_noise
+from eval.experiments.captions import class_noise, crop_noise, next_classes
 from eval.experiments.noisy_digits import partners
 from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
@@ -364,7 +364,8 @@ def noisy(cell: Cell) -> dict[str, Any]:
     views, eta = Views(**cell["views"]), cell["eta"]
     how = {"batch_size": cell["batch_size"], "two_views": True, "seed": cell["seed"]}
     if cell["noise"] == "labels":
-        labels = torch.from_numpy(class_noise(images.labels, eta, CLASSES, cell["seed"]))
+        others = next_classes(CLASSES)
+        labels = torch.from_numpy(class_noise(images.labels, eta, others, cell["seed"]))
         batches: TensorBatches = Partners(images.pixels, labels=labels, augment=views, **how)
     else:
 

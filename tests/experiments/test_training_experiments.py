@@ -296,12 +296,21 @@ def test_nuclr_learned_that_captions_of_common_species_are_popular() -> None:
         assert least.interval[1] < most.interval[0]
 
 
-def test_class_noise_shifts_labels_to_the_next_class_at_half_the_rate() -> None:
+def test_class_noise_replaces_labels_by_the_given_class_at_half_the_rate() -> None:
     labels = np.arange(10).repeat(2000)
-    noisy = captions.class_noise(labels, 0.4, 10, 0)
+    others = np.array([6, 7, 1, 8, 9, 3, 0, 1, 3, 4])
+    noisy = captions.class_noise(labels, 0.4, others, 0)
     flipped = noisy != labels
     assert flipped.mean() == pytest.approx(0.2, abs=0.01)
-    assert np.array_equal(noisy[flipped], (labels[flipped] + 1) % 10)
+    assert np.array_equal(noisy[flipped], others[labels[flipped]])
+
+
+def test_the_similar_class_is_the_one_with_the_nearest_mean_image() -> None:
+    labels = np.arange(10).repeat(3)
+    means = torch.tensor([0.0, 1, 10, 11, 20, 21, 30, 31, 40, 41])
+    images = (means[labels] + torch.tensor([-0.4, 0.0, 0.4]).repeat(10))[:, None, None, None]
+    images = images.expand(-1, 1, 8, 8)
+    assert list(noisy_digits.similar_classes(images, labels)) == [1, 0, 3, 2, 5, 4, 7, 6, 9, 8]
 
 
 def test_softmax_scores_match_their_definition() -> None:

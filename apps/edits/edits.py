@@ -164,7 +164,7 @@ def evaluate_edits(
         parts[0].provenance.settings["notes"].append(f"Skin was not measured: {why}.")
     parts[0].provenance.settings["advice"] += left_out
     result = Result.from_tasks("edits", parts, seconds=None)
-    if out:
+    if out and result.rows:
         metadata: dict[str, JSON] = {"run": result.name, "task": "skin"}
         written = [
             write_strip(strip, Path(out) / f"{stem}.png", metadata)

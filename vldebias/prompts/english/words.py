@@ -187,11 +187,6 @@ def is_inflected(word: str, *endings: str) -> bool:
     return word.endswith(endings) and base(word) != word
 
 
-def ends_phrase(word: str) -> bool:
-    """Return whether a noun phrase ends before a lower-case word. "" is the end of a clause."""
-    return not word or listed(word, *STOPS)
-
-
 @lru_cache(REMEMBERED_WORDS)
 def kinds(word: str) -> str:
     """Return the classes of a lower-case word, which may be inflected."""

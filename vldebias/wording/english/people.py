@@ -65,41 +65,13 @@ _ONE_OF = re.compile(
     re.IGNORECASE,
 )
 # Lists of words before "of" that show somebody: "a portrait of a nurse".
-_SHOWN_OF = (
-    "picture",
-    "shows-owner",
-    "group",
-    "part",
-    "body-part",
-    "number",
-    "shows-bare",
-)
-_HIDES = frozenset(
-    [
-        "than",
-        "about",
-        "without",
-        "no",
-        "not",
-        "against",
-        "i",
-        "whose",
-        "only",
-        "being",
-        "becoming",
-        "become",
-        "becomes",
-        "became",
-        "into",
-        "who's",
-    ]
-)
+_SHOWN_OF = ("picture", "shows-owner", "group", "part", "body-part", "number", "shows-bare")
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_TAG = 4  # words before a noun without a determiner
 _LONGEST_NAME = 4  # words in a clause that may be a name
 _LONGEST_ACRONYM = 4  # letters
 _LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
-_SHORTEST_LIST = 4  # nouns of a list of classes
+_SHORTEST_LIST = 3  # things in a list of classes
 
 
 # ---- one noun for a person
@@ -320,7 +292,7 @@ def is_hidden(n: Noun) -> bool:
         is_shown = shown == "full" or (is_counted and not is_depiction)
         return is_odd or not (is_shown or listed(shown, *_SHOWN_OF))
     is_result = n.relation == "to" and "from" in n.text.low[: n.opening]  # "from ape to hunter"
-    if is_result or n.relation in _HIDES or has_listed(n.modifiers, "not-subject"):
+    if is_result or listed(n.relation, "hides") or has_listed(n.modifiers, "not-subject"):
         return True
     if n.relation == "and" and n.text.credited[n.opening - 1]:
         return True  # "by Ada and an artist"
@@ -339,30 +311,21 @@ def is_absent(n: Noun) -> bool:
     """Doubt about somebody who is not there: "the driver is not in the car", "left by a guard"."""
     if n.relation == "by":
         return listed(n.before_relation, "leaves")
-    if n.relation in ("where", "which") and has_listed(n.text.low[: n.opening], "vacant"):
+    before = n.text.low[n.text.clause_start(n.i) : n.opening]
+    is_left = n.relation in ("where", "which") and has_listed(before, "vacant")
+    # "take out the worker", "a tower that once had a keeper"
+    is_taken_out = has_listed(before[:1], "takes") and n.relation in ("out", "away")
+    if is_left or is_taken_out or "once" in before:
         return True
-    # "an empty chair where the receptionist would sit", "a tower that once had a keeper"
+    # "an empty chair where the receptionist would sit", "the guard has been erased"
     behind = _rest_of_clause(n.text, n.i)
-    if (
-        has_listed(behind[:1], "modal")
-        or "once" in n.text.low[n.text.clause_start(n.i) : n.opening]
-    ):
-        return True
-    # "the guard has been erased", "the runner is already past the frame"
-    if "been" in behind and has_listed(behind, "erased"):
+    if listed(n.after, "modal") or ("been" in behind and has_listed(behind, "erased")):
         return True
     edges = [k for k, word in enumerate(behind) if listed(word, "picture-edge")]
-    if any(has_listed(behind[max(0, k - 2) : k], "beyond") for k in edges):
-        return True
+    is_outside = any(has_listed(behind[max(0, k - 2) : k], "beyond") for k in edges)
     is_negated = has_listed(behind[1:2], "negation") and not "".join(behind[2:3]).endswith("ing")
-    return listed(n.after, "negated") or (listed(n.after, "copula") and is_negated)
-
-
-def is_taken_out(n: Noun) -> bool:
-    """Doubt about somebody whom a request takes away: "take out the worker"."""
-    first = n.text.clause_start(n.opening)
-    request = n.text.low[first : n.opening]
-    return len(request) > 1 and listed(request[0], "takes") and request[-1] in ("out", "away")
+    is_negated = is_negated and listed(n.after, "copula")
+    return is_outside or is_negated or listed(n.after, "negated")
 
 
 def is_of_fiction(n: Noun) -> bool:
@@ -384,15 +347,9 @@ def is_listed_class(n: Noun) -> bool:
     """Doubt about "person" in a list of classes: "person, bicycle, car, bus, train"."""
     if n.has_determiner or n.modifiers or not listed(n.noun, "people"):
         return False
-    clauses = list(_clauses(n.text, 0, len(n.text.low)))
-    bare = [first for first, stop in clauses if stop == first + 1 and _is_thing(n.text.low[first])]
-    return len(bare) >= _SHORTEST_LIST and len(bare) > len(clauses) / 2
-
-
-def _is_thing(word: str) -> bool:
-    """Return whether a lower-case word is a noun for a thing that a picture may show."""
-    is_about_picture = listed(word, "tag", "style-word", "picture", "medium", "frame-tag")
-    return kinds(word).startswith(("n", "x")) and not is_about_picture
+    clauses = _clauses(n.text, 0, len(n.text.low))
+    things = [first for first, stop in clauses if listed(n.text.low[stop - 1], "class")]
+    return len(things) >= _SHORTEST_LIST
 
 
 def is_part_of_thing(n: Noun) -> bool:
@@ -463,14 +420,10 @@ def is_bare_frame(n: Noun) -> bool:
     is_pictured = n.relation == "of" and listed(n.before_relation, "picture")
     if before and not (is_pictured and len(before) <= _LONGEST_FRAME):
         return False
-    clause: list[str] = []
-    for k in range(n.i + 1, len(text.low)):
-        clause.append(text.low[k])
-        if text.opens[k + 1]:
-            if not has_listed(clause, "picture", "tag", "style-word", "medium", "frame-tag"):
-                return False
-            clause = []
-    return True
+    return all(
+        has_listed(text.low[first:stop], "picture", "tag", "style-word", "medium", "frame-tag")
+        for first, stop in _clauses(text, n.i + 1, len(text.low))
+    )
 
 
 def is_not_open(n: Noun) -> bool:
@@ -620,11 +573,9 @@ def is_in_list(n: Noun) -> bool:
     # "two doctors, a woman and a man" are two people.
     if last.plural or not n.has_determiner or n.opening != last.head + 1:
         return False
-    for k in range(n.i + 1, len(text.low)):
-        if text.low[k] in ("and", "&"):
-            return True
-        if listed(text.low[k], "preposition", "function") or text.low[k].endswith("ing"):
-            return False
+    for word in text.low[n.i + 1 :]:
+        if listed(word, "preposition", "function") or word.endswith("ing"):
+            return word == "and"
     return False
 
 
@@ -733,9 +684,8 @@ def leaves_one_out(text: Text, found: Sequence[PersonPhrase]) -> bool:
         if i in heads or not is_common or is_head(text, i):
             continue
         start, _ = extend_left(text, i)
-        determiner = text.before(start)
-        is_verb = "v" in kinds(text.after(i))
-        if is_verb and listed(determiner, "determiner") and not heads & set(range(start, i + 3)):
+        is_verb = "v" in kinds(text.after(i)) and listed(text.before(start), "determiner")
+        if is_verb and not heads & set(range(start, i + 3)):
             return True
     return False
 
@@ -752,7 +702,6 @@ DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
 DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
     (is_hidden, NOT_PLAIN),
     (is_absent, NOT_PLAIN),
-    (is_taken_out, NOT_PLAIN),
     (is_of_fiction, NAMED),
     (is_listed_class, NOT_PLAIN),
     (is_part_of_thing, NOT_PLAIN),
@@ -813,7 +762,6 @@ def find_persons(prompt: str) -> Persons:
     found: list[PersonPhrase] = []
     for noun in _nouns(text, found):
         is_of_thing = noun.relation == "of" and listed(noun.before_relation, "depiction", "toy")
-        is_of_thing &= not listed(noun.before_relation, "picture", "shows-bare")
         is_thing = has_listed(noun.modifiers, "toy") or _is_animal_with_role(noun)
         is_thing |= _is_young_animal(noun)
         if is_of_thing or is_thing or listed(noun.relation, "not-subject", "unsure-relation"):

@@ -258,8 +258,8 @@ def searched() -> str:
         " of the first group (men, old or White people) in the index, and by the labels of the"
         " sample. 40 queries each. Collections are re-ranked with `rerank`. Before:"
         " `queries.search` with fitted probabilities, at commit fb98de73"
-        " (`eval/results/search_before.json`). From `eval/results/search_index.json`."
-        f"\n\nThe share by label is off by more than {OFF:.2f} for: {'; '.join(kinds_off)}."
+        f" (`eval/results/search_before.json`). The share by label is off by more than {OFF:.2f}"
+        f" for: {'; '.join(kinds_off)}. From `eval/results/search_index.json`."
     )
     return table(*lines, note=note)
 

@@ -1,5 +1,5 @@
-"""Test the measurement on real photographs: what it samples, counts and skips, and the reference
-test on the photographs themselves if they are available."""
+"""Test the measurement on real photographs: what it samples, counts and skips, and the test of
+labels on the photographs themselves if they are available."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-import vldebias
 from eval import photographs
 from eval.photographs import Photographs, searches
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.projection.provenance import Provenance
+from vldebias.reranking.index import IndexGroups
 
 
 def test_a_gallery_is_even_and_shares_no_photograph_with_the_reference() -> None:
@@ -91,15 +91,12 @@ def test_kinds_that_get_worse_are_counted_in_each_sample() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not photographs.is_present("photos"), reason="no photographs in $VLDEBIAS_REAL")
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_more_reference_photographs_never_reduce_their_use() -> None:
+def test_more_photographs_never_make_labels_less_reliable() -> None:
     """Along the text differences, all 4,050 scenes together look like one group, and a sixth of
     them like two."""
     scenes = photographs.photographs("flickr_train").features
     table = photographs.texts()
     for number in (700, len(scenes)):
-        edit = vldebias.fit_projections(table, "gender", reference=scenes[:number]).only
-        assert edit.method == "difference+equalise"
+        assert IndexGroups.fit(table, "gender", scenes[:number]).doubt == ""
     faces = photographs.galleries()["faces"].features
-    (declined,) = vldebias.fit_projections(table, "race", reference=faces).declined
-    assert "disagree about the images" in declined.reason
+    assert "labels of 'race' are unreliable" in IndexGroups.fit(table, "race", faces).doubt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +135,7 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     if id_rows is not None:
         source = next((part for part in (labels, probabilities, features) if part is not None), ())
         by_row, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
-        labels = None if labels is None else by_row
+        labels = None if labels is None else cast("ColumnLike", by_row)
     n = int(rows.max(initial=UNKNOWN)) + 1
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)

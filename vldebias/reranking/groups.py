@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ class Groups:
         return cls(names, codes)
 
     @classmethod
-    def of_probabilities(cls, probabilities: object) -> Groups:
+    def of_probabilities(cls, probabilities: Any) -> Groups:
         """Return groups from probabilities, using the most likely group as the label."""
         names: Sequence[str] | None = None
         if hasattr(probabilities, "columns"):
@@ -132,7 +132,7 @@ class Groups:
         """Cross several groupings ("female/old"); rows with any unknown group become unknown."""
         if len(parts) == 1:
             return parts[0]
-        crossed = cross(*(Labels(part.codes, part.names) for part in parts))
+        crossed = cross(*(Labels(part.codes.astype(np.int64), part.names) for part in parts))
         masks = [part.is_near for part in parts if part.is_near is not None]
         # A row near the border of any attribute may belong to another crossed group.
         is_near = np.logical_or.reduce(masks) if masks else None

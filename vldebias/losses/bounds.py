@@ -48,9 +48,9 @@ def wasserstein_dependency_bound(
     P_V, so a share eta of them is wrong. The bound nevertheless applies to the dependency WITHOUT
     this noise: RINCE maximises the dependency of the correct pairs even if others are wrong.
 
-    Theorem 6.2 assumes a larger lam, but its last step needs only lam K >= 1 - lam, the condition
-    of theorem 6.1, which is checked here. The default lam of `rince`, 1 / (K + 1), satisfies it
-    with equality.
+    Theorem 6.2 assumes a larger lam, because its proof counts the noise in one positive K times.
+    Without this factor, lam K >= 1 - lam is enough, as in theorem 6.1, and is checked here. The
+    default lam of `rince`, 1 / (K + 1), satisfies it with equality.
 
     Args:
         loss: expected value of `rince` with q = 1 and the same lam and temperature. Use float64:

@@ -41,8 +41,8 @@ class SogCLR(nn.Module):
 
     Args:
         dataset_size: n, the number of items that `index` refers to.
-        temperature: tau, which cannot be learned because the state depends on it. The paper tunes
-            it between 0.01 and 0.07.
+        temperature: tau, which cannot be learned because the state depends on it. Wang et
+            al. (2024) tune it between 0.01 and 0.07.
         gamma: weight of the new estimate in u, in (0, 1].
         options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`. With
             `gather`, the state is the same in all processes.
@@ -167,7 +167,8 @@ class SogCLR(nn.Module):
     def _averaged(self, batch: Contrast, items: Tensor, log_phi: Tensor) -> Tensor:
         """Return log u (2, B) of the joint batch after the update, and store it.
 
-        These are lines 4 to 7 of algorithm 1. The value and the gradient use the updated state.
+        This is the moving average between eq. 13 and 14 of Wang et al. (2024). The value and the
+        gradient use the updated state.
         """
         new = gather_rows(log_phi.T).T if batch.gather else log_phi
         # index_select and index_copy_ are faster than indexing with a tensor.

@@ -479,8 +479,8 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> KVar
     cost of the cheapest one-to-one matching by Euclidean distance, divided by k. As many disjoint
     pairs of subsets as possible are sampled (Lemma 8.5), from at most 20,000 rows.
 
-    Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised as in
-    definition 8.1 in Chuang's thesis.
+    Source: Solomon et al., "k-variance: a clustered notion of variance" (2022), unnormalised
+    (c_p = 1, below definition 8.1 in Chuang's thesis).
 
     Args:
         features: features (n, d) with n >= 2.

@@ -7,8 +7,8 @@ be
 
     m_a = const - sigma_a Phi^-1(1 - s_a (k / n) / pi_a).
 
-Eq. 7.4 of Chuang et al. (2023) requires D_p^T z = 0 for every difference D_p between two means.
-With a target t_p = m_a - m_b instead,
+Eq. 7.4 of the thesis penalises (D_p^T z)^2, where D_p is the difference within a pair of prompts.
+With D_p the difference between two means, and a target t_p = m_a - m_b instead of 0,
 
     z* = argmin |z - z0|^2 + sum_p w_p (D_p^T z - t_p)^2 = P z0 + sum_p t_p w_p P D_p
     P  = (I + sum_p w_p D_p D_p^T)^-1,

@@ -136,6 +136,7 @@ class Contrast:
             self.rows = slice(start, start + len(image))
         self.count = (joint - 1) * (2 if self.within_view else 1)
         self._gradient = Gradient()
+        self._anchors: dict[int, Tensor] = {}
 
     @cached_property
     def positive(self) -> Tensor:
@@ -143,11 +144,17 @@ class Contrast:
         with self.precise():
             return (self._rows[0] * self.joint[1][self.rows]).sum(1) / self._temperature
 
-    @cached_property
+    def anchor(self, side: int) -> Tensor:
+        """Return this process's images (side 0) or texts (n, d), divided by the temperature."""
+        if side not in self._anchors:
+            # Only one factor of each product is divided by t, which gives s = <x, y> / t.
+            self._anchors[side] = self._rows[side] / self._temperature
+        return self._anchors[side]
+
+    @property
     def anchors(self) -> list[Tensor]:
         """Images and texts from this process, (n, d) each, divided by the temperature."""
-        # Only one factor of each product is divided by t, which gives s = <x, y> / t.
-        return [rows / self._temperature for rows in self._rows]
+        return [self.anchor(side) for side in (0, 1)]
 
     @cached_property
     def both_views(self) -> Tensor:
@@ -174,6 +181,7 @@ class Contrast:
         *scales: float,
         margin: Tensor | None = None,
         labels: Tensor | None = None,
+        positives: Tensor | None = None,
     ) -> list[Tensor]:
         """Return log sum_j e^{scale s_j} (2, n) over each anchor's negatives, for every scale.
 
@@ -184,6 +192,9 @@ class Contrast:
                 scale 1.
             labels: (N,), the classes of the joint batch. If given, the sum over only the negatives
                 of the anchor's own class, with scale 1, is appended.
+            positives: (N,), the classes of the joint batch. If given, the sum of the similarities
+                to the rows of the anchor's class, without itself and its pair, is appended. Only
+                with both views, and if this process has all rows.
         """
         if not scales:
             raise InvalidInputError("sums: expected one scale or more, such as sums(1.0), got none")
@@ -194,16 +205,18 @@ class Contrast:
                 # The rows of both views are anchors and negatives, so one matrix contains all sums.
                 n = len(self._rows[0])
                 how = how._replace(diagonals=(0, n, -n))
-                sums, positive = matrix_sums(self.both_views, None, how)
+                if positives is not None:
+                    how = how._replace(positives=positives.repeat(2).to(self.joint[0].dtype))
+                sums, positive, *of_positives = matrix_sums(self.both_views, None, how)
                 if self._dtype is None:
                     # The matrix also contains s+, so it need not be computed from the features.
                     self.positive = positive
-                return list(sums.unflatten(1, (2, n)))
+                return [row.unflatten(0, (2, n)) for row in (*sums, *of_positives)]
             if self.whole:
                 # Images are the rows of the matrix and texts its columns, so one matrix contains
                 # the anchors of both directions.
                 margins = (None, None) if margin is None else margin.unbind()
-                both = matrix_sums(self.anchors[0], self.joint[1], how, *margins)
+                both = matrix_sums(self.anchor(0), self.joint[1], how, *margins)
                 sums = torch.stack(both, dim=1)
                 if margin is not None:
                     # Both directions use s_ij - m_0j - m_1i, so add the anchor's own margin back.
@@ -235,25 +248,30 @@ class Contrast:
             self._gradient.only_margins = False
 
     def mean_total(self, bias: Tensor) -> Tensor:
-        """Return sum_j log(1 + e^{s_j + bias}) over negatives j, averaged over all anchors ()."""
-        x, y = self.anchors
-        start = self.rows.start
-        matrices = [(x, self.joint[1])]
-        if not self.whole:
-            # If this process has all rows, both directions share a matrix. Otherwise, each
-            # direction needs its own.
-            matrices.append((y, self.joint[0]))
+        """Return the sum of log(1 + e^{-z_j (s_j + bias)}), averaged over all anchors ().
+
+        z is 1 for the anchor's pair and -1 for its negatives j.
+        """
+        # If this process has all rows, both directions share a matrix, in which rows and columns
+        # are anchors, so each entry counts twice. Otherwise, each direction needs its own.
+        sides = [(0, 1)] if self.whole else [(0, 1), (1, 0)]
         if self.within_view:
-            matrices += [(x, self.joint[0]), (y, self.joint[1])]
+            sides += [(0, 0), (1, 1)]
         with self.precise():
-            parts = [
-                matrix_total(a, b, bias, pair=start, chunk_size=self.chunk_size, dtype=self._dtype)
-                for a, b in matrices
-            ]
-            if self.whole:
-                # Rows and columns of the shared matrix are anchors, so each entry counts twice.
-                parts[0] = 2 * parts[0]
-            return torch.stack(parts).sum() / (2 * len(x))
+            mean = torch.zeros_like(bias)
+            for k, j in sides:
+                total = matrix_total(
+                    self.anchor(k),
+                    self.joint[j],
+                    bias,
+                    pair=self.rows.start,
+                    attracts=k != j,
+                    chunk_size=self.chunk_size,
+                    dtype=self._dtype,
+                )
+                count = 1 if self.whole and k != j else 2
+                mean = mean + total / (count * len(self._rows[0]))
+            return mean_over_processes(mean) if self.gather else mean
 
     def _row_sums(self, k: int, j: int, margin: Tensor | None, how: Sums) -> Tensor:
         """Return the sums (T, n) over the joint rows of side j, for the anchors of side k.
@@ -265,7 +283,7 @@ class Contrast:
         if how.classes is not None:
             _, columns = how.classes
             how = how._replace(classes=(columns[self.rows], columns))
-        return matrix_sums(self.anchors[k], self.joint[j], how, of_columns)[0]
+        return matrix_sums(self.anchor(k), self.joint[j], how, of_columns)[0]
 
     def each_row(
         self, row_loss: Callable[[Tensor, slice], Tensor], divisors: Tensor | None = None

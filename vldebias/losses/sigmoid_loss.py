@@ -53,15 +53,13 @@ def sigmoid(
     """
     _check_bias(bias)
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
-    offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
+    rows = batch.joint[0]
+    offset = torch.as_tensor(bias, dtype=rows.dtype, device=rows.device)
     # The mean only needs one sum over the entire matrix. Per-pair losses need the sum of each row.
     if batch.reduction == "mean":
-        negatives = batch.mean_total(offset)[None]
-    else:
-        negatives = batch.each_row(lambda s, rows: softplus(s + offset).sum(1))
-    losses = softplus(-batch.positive - offset) + negatives
-    # The shape is (1, n) if the negatives are already averaged over anchors, and (2, n) otherwise.
-    return batch.reduce(losses.reshape(-1, len(batch.positive)))
+        return batch.mean_total(offset)
+    negatives = batch.each_row(lambda s, block: softplus(s + offset).sum(1))
+    return batch.reduce(softplus(-batch.positive - offset) + negatives)
 
 
 def _check_bias(bias: float | Tensor) -> None:

@@ -113,7 +113,7 @@ def _class_sums(batch: Contrast, codes: Tensor, repels: bool) -> Tensor:
             how = how._replace(symmetric=True)
             (sums,) = _ClassSums.apply(batch.both_views, None, how, classes)
             return sums.unflatten(1, (2, -1))
-        return torch.stack(_ClassSums.apply(batch.anchors[0], batch.joint[1], how, classes), dim=1)
+        return torch.stack(_ClassSums.apply(batch.anchor(0), batch.joint[1], how, classes), dim=1)
     how = how._replace(both=False)
     rows = _Order.sort(codes[batch.rows], len(codes), batch.rows.start)
     directions = []

@@ -68,7 +68,8 @@ def matrix_sums(
 
     Returns:
         log sum_j e^{scale s_ij} for the rows (T, n) and, with `both` and `b`, for the columns
-            (T, N). Without `b`, the similarities of the pairs (n / 2,) follow.
+            (T, N). Without `b`, the similarities of the pairs (n / 2,) follow, and then the sums
+            over `positives` (n,) if there are any.
     """
     how = how._replace(symmetric=b is None)
     sums: tuple[Tensor, ...] = _MatrixSums.apply(a, b, of_columns, of_rows, how)
@@ -177,6 +178,9 @@ class Sums(NamedTuple):
             only the negatives of its own class, with scale 1, is appended.
         gradient: which gradient to compute.
         symmetric: whether B is A, so that only blocks above the diagonal are computed.
+        positives: the classes of the rows (n,), as floats, if S is symmetric. If given, the sum of
+            each row's similarities to the rows of its class, without those on `diagonals`, is
+            appended.
     """
 
     scales: Sequence[float]
@@ -187,6 +191,7 @@ class Sums(NamedTuple):
     classes: tuple[Tensor, Tensor] | None = None
     gradient: Gradient = Gradient()
     symmetric: bool = False
+    positives: Tensor | None = None
 
     @property
     def sums_per_anchor(self) -> int:
@@ -220,6 +225,11 @@ class Sums(NamedTuple):
         if self.classes is not None:
             rows, columns = self.classes
             yield 1.0, s.masked_fill(rows[block.rows, None] != columns, -torch.inf)
+
+    def fill_diagonals(self, matrix: Tensor, block: Block, value: float) -> None:
+        """Overwrite the entries of a block (c, N - first) that are not negatives."""
+        for k in self.diagonals:
+            matrix.diagonal(k + block.rows.start - block.first).fill_(value)
 
     def scores(
         self,
@@ -260,8 +270,7 @@ class Sums(NamedTuple):
             diagonal = out.diagonal(len(pairs))
             pairs[block.rows.start :][: len(diagonal)] = diagonal
         # Since e^-inf = 0, pairs do not contribute to any sum.
-        for k in self.diagonals:
-            out.diagonal(k + block.rows.start - block.first).fill_(-torch.inf)
+        self.fill_diagonals(out, block, -torch.inf)
         return shift
 
 
@@ -301,6 +310,7 @@ class _MatrixSums(torch.autograd.Function):
         if not how.symmetric:
             columns = a.new_full((how.sums_per_anchor, len(other)), -torch.inf)
         pairs = a.new_empty(len(a) // 2) if how.symmetric else None
+        of_positives = a.new_zeros(len(a))
         buffers = Buffers(a, other, how, 2)
         kept = []
         for block in how.blocks(a, other):
@@ -310,6 +320,14 @@ class _MatrixSums(torch.autograd.Function):
                 kept.append(s)
             shift = how.scores(a, other, block, s, of_columns, of_rows, pairs=pairs)
             ctx.shifts.append(shift)
+            if how.positives is not None:
+                # Operations on floats are several times faster than on booleans.
+                classes = how.positives
+                torch.eq(classes[block.rows, None], classes[block.first :], out=exponentials)
+                exponentials *= s
+                how.fill_diagonals(exponentials, block, 0.0)
+                of_positives[block.rows] += exponentials.sum(1)
+                of_positives[block.anchors :] += exponentials[:, block.skipped :].sum(0)
             out = s if how.overwrites(shift) else exponentials
             for k, (scale, values) in enumerate(how.terms(s, block)):
                 log_sums = log_sums_of(values, scale, shift, out, how.both)
@@ -325,7 +343,9 @@ class _MatrixSums(torch.autograd.Function):
                 log_sums_of_side.clamp_(min=-1e30)
         margins: tuple[Any, ...] = (of_columns, of_rows)
         ctx.save_for_backward(a, other, rows, columns, *margins, *kept)
-        return sums if pairs is None else (*sums, pairs)
+        if pairs is None:
+            return sums
+        return (*sums, pairs) if how.positives is None else (*sums, pairs, of_positives)
 
     @staticmethod
     @once_differentiable
@@ -345,7 +365,8 @@ class _MatrixSums(torch.autograd.Function):
         with torch.autocast(a.device.type, enabled=False):
             for k, block in enumerate(how.blocks(a, b)):
                 shift = ctx.shifts[k]
-                slope, weights, s = buffers.views(block)
+                slope, weights, spare = buffers.views(block)
+                s = spare
                 if kept:
                     s = kept[k]
                 else:
@@ -366,6 +387,13 @@ class _MatrixSums(torch.autograd.Function):
                     for number in (len(a) // 2, -(len(a) // 2)):
                         diagonal = slope.diagonal(number)
                         diagonal += outer[1][block.rows.start :][: len(diagonal)]
+                if how.positives is not None:
+                    # The similarities are not needed any more, so `spare` is free.
+                    classes = how.positives
+                    torch.eq(classes[block.rows, None], classes[block.first :], out=spare)
+                    how.fill_diagonals(spare, block, 0.0)
+                    slope.addcmul_(spare, outer[2][block.rows, None])
+                    slope.addcmul_(spare, outer[2][block.first :])
                 for axis, slope_of_margin in enumerate(slopes_of_margins):
                     if slope_of_margin is not None:
                         part = slope_of_margin[block.rows] if axis else slope_of_margin
@@ -531,10 +559,13 @@ def matrix_total(
     bias: Tensor,
     *,
     pair: int = 0,
+    attracts: bool = True,
     chunk_size: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Return the sum of log(1 + e^{s_ij + bias}) over all negatives of S = A B^T.
+    """Return the sum of log(1 + e^{-z_ij (s_ij + bias)}) over S = A B^T.
+
+    z is 1 for pairs and -1 for negatives.
 
     The gradient only depends on the similarities, up to a scalar factor. It is computed together
     with each block in the forward pass, so no block is kept or recomputed.
@@ -544,11 +575,12 @@ def matrix_total(
         b: (N, d), the other factor of S.
         bias: scalar () that is added to every similarity.
         pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
+        attracts: whether pairs are included. Pairs of a row and itself must not be.
         chunk_size: rows per block. Default: one block.
         dtype: dtype to which the factors of the products are rounded.
     """
     size = chunk_size or _rows_at_once(a, b)
-    total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, size, dtype)
+    total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, attracts, size, dtype)
     return total
 
 
@@ -569,6 +601,7 @@ class _SoftplusTotal(torch.autograd.Function):
         b: Tensor,
         bias: Tensor,
         pair: int,
+        attracts: bool,
         size: int,
         dtype: torch.dtype | None,
     ) -> Tensor:
@@ -578,13 +611,18 @@ class _SoftplusTotal(torch.autograd.Function):
         slope_of_bias = torch.zeros_like(bias)
         for block in row_blocks(len(a), size):
             s = product(a[block], b.T, dtype).add_(bias)
-            # softplus(-inf) and sigmoid(-inf) are 0, so pairs contribute neither to the value nor
-            # to the slope.
-            s.diagonal(pair + block.start).fill_(-torch.inf)
+            # softplus(-inf) and sigmoid(-inf) are 0, so pairs that are left out contribute neither
+            # to the value nor to the slope.
+            pairs = s.diagonal(pair + block.start)
+            if attracts:
+                pairs.neg_()
+            else:
+                pairs.fill_(-torch.inf)
             total += softplus(s).sum()
             if needs_gradient:
                 # s is no longer needed, so the derivative of log(1 + e^s) overwrites it.
                 slope = s.sigmoid_()
+                pairs.neg_()
                 slope_of_bias += slope.sum()
                 slopes.add(slope, Block(block, 0, 0))
         ctx.save_for_backward(slopes.of_a, slopes.of_b, slope_of_bias)
@@ -595,7 +633,7 @@ class _SoftplusTotal(torch.autograd.Function):
     def backward(ctx: _TotalContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
         slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
         slope = outer[0]
-        return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None
+        return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None, None
 
 
 def _rows_at_once(rows: Tensor, columns: Tensor) -> int:

@@ -11,7 +11,6 @@ from vldebias.losses.catalog import NoSettings
 from vldebias.losses.checks import check_labels
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss
 from vldebias.losses.processes import gather_rows
-from vldebias.losses.sums import once_differentiable
 
 
 def supcon(
@@ -56,19 +55,18 @@ def supcon(
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
     joint_labels = gather_rows(labels) if batch.gather else labels
     classes, places = torch.unique(joint_labels, return_inverse=True)
-    anchor_classes = places[batch.rows]
-    (log_negatives,) = batch.sums(1.0)
+    count = torch.bincount(places)[places][batch.rows]
     with batch.precise():
-        # The mean over P of s_p only needs the sum of the features of each class.
-        zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
-        log_all = torch.logaddexp(log_negatives, batch.positive)
         if batch.whole and batch.within_view:
-            scores = _ClassScores.apply(batch.both_views, places.repeat(2), zeros)
-            scores = scores.unflatten(0, (2, -1))
-            count = 2 * torch.bincount(places)[places] - 1
-            return batch.reduce(log_all - scores / count)
+            log_negatives, scores = batch.sums(1.0, positives=places)
+            log_all = torch.logaddexp(log_negatives, batch.positive)
+            return batch.reduce(log_all - (scores + batch.positive) / (2 * count - 1))
+        (log_negatives,) = batch.sums(1.0)
+        log_all = torch.logaddexp(log_negatives, batch.positive)
+        # The mean over P of s_p only needs the sum of the features of each class.
+        anchor_classes = places[batch.rows]
+        zeros = batch.joint[0].new_zeros(len(classes), batch.joint[0].shape[1])
         totals = [zeros.index_add(0, places, side) for side in batch.joint]
-        count = torch.bincount(places)[anchor_classes]
         if batch.within_view:
             totals = [totals[0] + totals[1]] * 2
         # index_select has a faster gradient than an index.
@@ -85,28 +83,6 @@ def supcon(
             scores = scores - torch.stack(own_scores)
             count = 2 * count - 1
         return batch.reduce(log_all - scores / count)
-
-
-class _ClassScores(torch.autograd.Function):
-    """Compute the sum of the similarities (n,) of each row to the other rows of its class.
-
-    The arguments are the rows (n, d), their classes (n,), and zeros (C, d).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor, zeros: Tensor) -> Tensor:
-        partners = zeros.index_add(0, places, rows).index_select(0, places).sub_(rows)
-        ctx.save_for_backward(rows, partners, places, zeros)
-        return (rows * partners).sum(1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        rows, partners, places, zeros = ctx.saved_tensors
-        # Row i is in its own score and in those of the other rows of its class.
-        weighted = rows * outer[0][:, None]
-        slope = zeros.index_add(0, places, weighted).index_select(0, places).sub_(weighted)
-        return slope.addcmul_(partners, outer[0][:, None]), None, None
 
 
 class SupCon(ContrastiveLoss[NoSettings]):

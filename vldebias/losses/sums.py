@@ -231,6 +231,13 @@ class Sums(NamedTuple):
         for k in self.diagonals:
             matrix.diagonal(k + block.rows.start - block.first).fill_(value)
 
+    def write_positives(self, out: Tensor, block: Block) -> None:
+        """Write 1 for the positives of a block (c, N - first), and 0 for other entries."""
+        assert self.positives is not None
+        # Comparing floats is several times faster than comparing integers.
+        torch.eq(self.positives[block.rows, None], self.positives[block.first :], out=out)
+        self.fill_diagonals(out, block, 0.0)
+
     def scores(
         self,
         a: Tensor,
@@ -321,10 +328,9 @@ class _MatrixSums(torch.autograd.Function):
             shift = how.scores(a, other, block, s, of_columns, of_rows, pairs=pairs)
             ctx.shifts.append(shift)
             if how.positives is not None:
-                # Operations on floats are several times faster than on booleans.
-                classes = how.positives
-                torch.eq(classes[block.rows, None], classes[block.first :], out=exponentials)
+                how.write_positives(exponentials, block)
                 exponentials *= s
+                # On the diagonals, s is -inf.
                 how.fill_diagonals(exponentials, block, 0.0)
                 of_positives[block.rows] += exponentials.sum(1)
                 of_positives[block.anchors :] += exponentials[:, block.skipped :].sum(0)
@@ -389,9 +395,7 @@ class _MatrixSums(torch.autograd.Function):
                         diagonal += outer[1][block.rows.start :][: len(diagonal)]
                 if how.positives is not None:
                     # The similarities are not needed any more, so `spare` is free.
-                    classes = how.positives
-                    torch.eq(classes[block.rows, None], classes[block.first :], out=spare)
-                    how.fill_diagonals(spare, block, 0.0)
+                    how.write_positives(spare, block)
                     slope.addcmul_(spare, outer[2][block.rows, None])
                     slope.addcmul_(spare, outer[2][block.first :])
                 for axis, slope_of_margin in enumerate(slopes_of_margins):

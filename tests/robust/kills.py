@@ -1,31 +1,37 @@
 """Kill work at random moments and restart it: does it end like uninterrupted work, and is anything
 lost?
 
-    python -m tests.robust.kills              # 40 kills
+    python -m tests.robust.kills              # 66 kills
     python -m tests.robust.kills --kills 1    # one of each kind
+    python -m tests.robust.kills --full       # a disk that fills up, in place of kills
 
-There are five kinds of small work: training, a suite, its generation, the embedding cache, and
-labelling.
+There are eight kinds of small work: training, a suite, its generation, the quickstart, images of
+two pipelines, the embedding cache, an index file, and labelling.
 
-Each process in a run is killed (SIGKILL) after a random time, and the next one resumes in its
-folder until one of them finishes. Then another run starts. "Lost" means that a process cannot
-resume, or that an acknowledged answer is missing. "Other" means that the final content differs in
-any bit from that of an uninterrupted run.
+Each process in a run is killed (SIGKILL or SIGTERM) after a random time, and the next one resumes
+in its folder until one of them finishes. Then another run starts. With `--full`, writes fail after
+a random number of bytes instead, until there is enough space. "Lost" means that a process cannot
+resume, that an acknowledged answer is missing, or that a full disk is not reported as such. "Other"
+means that the final content differs in any bit from that of an uninterrupted run.
 """
 
 import argparse
+import atexit
+import contextlib
 import functools
 import hashlib
+import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +40,17 @@ import numpy as np
 import torch
 import yaml
 from PIL import Image
+from safetensors import safe_open
 
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
 from apps.shares.answers import AnnotationLog
+from tests.limits import limited_files
+from vldebias.cli import main as main_command
 from vldebias.data.cache import embed_images
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.miniature import load_clip, load_pipeline, open_world
+from vldebias.queries import debias_queries
 from vldebias.study.running import run_suite
 from vldebias.study.suite import suite_path
 from vldebias.training.run import train_model
@@ -48,6 +58,9 @@ from vldebias.training.settings import load_settings
 from vldebias.utils.files import digest, write_atomically
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT
+
+# What is said if a file cannot be written.
+_FULL = ("no space is left", "disk is full", "ulimit -f", "File too large")
 
 Left = dict[str, str]  # what a run leaves behind: name -> digest
 
@@ -182,6 +195,82 @@ def label(folder: Path) -> None:
     os.close(acknowledged)
 
 
+def save_index(folder: Path) -> None:
+    """Replace an index file many times."""
+    model, _, tokenizer = load_clip()
+
+    def embed_texts(texts: Sequence[str]) -> np.ndarray:
+        with torch.no_grad():
+            return np.asarray(model.encode_text(tokenizer(list(texts))))
+
+    vectors = embed_texts(["A photo of a woman.", "A photo of a man."])
+    rows = vectors[np.arange(400) % 2]
+    rows = rows + 0.1 * np.abs(rows).mean() * np.random.default_rng(0).normal(size=rows.shape)
+    queries = debias_queries(embed_texts, "gender", reference=rows, method="none")
+    assert queries.index is not None
+    file = folder / "index.safetensors"
+    for _ in range(200):
+        if file.exists():
+            debias_queries(embed_texts, "gender", index=file, method="none")
+        queries.index.save(file)
+
+
+def saved_index(folder: Path) -> Left:
+    """Return the header and the tensors. Their order in the file is random."""
+    left = {}
+    for path in folder.iterdir():
+        with safe_open(path, "numpy") as file:
+            left[path.name] = _sha(file.metadata())
+            for name in file.keys():  # noqa: SIM118 - this is no mapping
+                left[f"{path.name} {name}"] = _sha(file.get_tensor(name).tolist())
+    return left
+
+
+@functools.cache
+def second_pipeline() -> str:
+    """Return the folder of a second pipeline, whose name is part of the images."""
+    folder = tempfile.mkdtemp(prefix="second-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    load_pipeline().save_pretrained(folder)
+    return folder
+
+
+def command(*arguments: str) -> Callable[[Path], None]:
+    """Run a command with an output folder. "SECOND" stands for a second pipeline."""
+
+    def do(folder: Path) -> None:
+        os.chdir(folder.parent)
+        words = [second_pipeline() if word == "SECOND" else word for word in arguments]
+        sys.argv = ["vldebias", *words, "--out", folder.name]
+        try:
+            main_command()
+        except SystemExit as end:
+            if end.code:
+                raise
+
+    return do
+
+
+def generated(folder: Path) -> Left:
+    """Return the pictures, and the counts without times."""
+    pictures = {path.relative_to(folder).as_posix(): digest(path) for path in folder.rglob("*.png")}
+    counts = {
+        path.relative_to(folder).as_posix(): _sha(_without_times(json.loads(path.read_text())))
+        for path in folder.rglob("*.json")
+    }
+    return pictures | counts
+
+
+def _without_times(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {
+            key: _without_times(value)
+            for key, value in content.items()
+            if not any(word in key for word in ("seconds", "time", "created", "date"))
+        }
+    return [_without_times(item) for item in content] if isinstance(content, list) else content
+
+
 def labelled(folder: Path) -> Left:
     """Return the answers without times, after checking that no acknowledged step was answered
     twice."""
@@ -197,7 +286,19 @@ WORKS = {
     "generation": Work(
         suite("quickstart", -1, variants={"cali": {"method": "paper"}}), measured, 8
     ),
+    "quickstart": Work(suite("quickstart", 0), measured, 8),
+    "two pipelines": Work(
+        command(
+            "generate",
+            "A photo of a doctor.",
+            *("--attribute", "gender", "--images", "2", "--steps", "2"),
+            *("--pipeline", "miniature", "--pipeline", "SECOND"),
+        ),
+        generated,
+        10,
+    ),
     "embedding cache": Work(embed, embedded, 7),
+    "index": Work(save_index, saved_index, 8),
     "label": Work(label, labelled, 7),
 }
 
@@ -209,52 +310,74 @@ def _sha(content: object) -> str:
 # ---- runs
 
 
-def _life(work: Work, folder: Path) -> None:
+def _life(work: Work, folder: Path, limit: int | None) -> None:
     """Run in a separate process that writes its error next to the folder."""
     warnings.simplefilter("ignore")
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = sys.stderr = messages = io.StringIO()
+    limits = contextlib.nullcontext() if limit is None else limited_files(limit)
     try:
-        work.do(folder)
+        with limits:
+            work.do(folder)
     except BaseException:
-        (folder.parent / "error").write_text(traceback.format_exc())
+        (folder.parent / "error").write_text(messages.getvalue() + traceback.format_exc())
         raise
 
 
-def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator) -> dict[str, Any]:
-    """Kill a run at random moments until it finishes or has been killed often enough."""
+def outlive(
+    work: Work, kills: int, longest: float, moments: np.random.Generator, *, full: bool = False
+) -> dict[str, Any]:
+    """Kill a run at random moments until it finishes or has been killed often enough.
+
+    Args:
+        work: the kind of work.
+        kills: maximum number of kills.
+        longest: seconds that an uninterrupted run takes.
+        moments: random generator.
+        full: whether the disk is full after random numbers of bytes instead.
+    """
     fork = multiprocessing.get_context("fork")
     killed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
+        error = Path(place) / "error"
         while True:
-            process = fork.Process(target=_life, args=(work, folder))
+            limit = int(10 ** moments.uniform(1, 5)) if full and killed < kills else None
+            process = fork.Process(target=_life, args=(work, folder, limit))
             begun = time.monotonic()
             process.start()
-            if killed < kills:
+            if killed < kills and not full:
                 process.join(float(moments.uniform(0, longest)))
-                process.kill()
+                number = int(moments.choice([signal.SIGKILL, signal.SIGTERM]))
+                if process.is_alive() and process.pid is not None:
+                    os.kill(process.pid, number)
                 process.join()
-                if process.exitcode == -signal.SIGKILL:  # it did not finish earlier
+                if process.exitcode == -number:  # it did not finish earlier
                     killed += 1
                     continue
             process.join()
             if process.exitcode:
-                error = Path(place) / "error"
-                last = (
-                    error.read_text().splitlines()[-1]
-                    if error.exists()
-                    else f"exit {process.exitcode}"
-                )
-                return {"kills": killed, "lost": last}
+                text = error.read_text() if error.exists() else f"exit {process.exitcode}"
+                if limit is not None and any(words in text for words in _FULL):
+                    killed += 1
+                    continue
+                return {"kills": killed, "lost": text.splitlines()[-1]}
             return {"kills": killed, "left": work.left(folder), "seconds": time.monotonic() - begun}
 
 
-def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
-    """Kill runs of one kind this many times, and compare them with a run that was not killed."""
+def kill(name: str, kills: int, seed: int = 0, *, full: bool = False) -> dict[str, Any]:
+    """Kill runs of one kind this many times, and compare them with a run that was not killed.
+
+    Args:
+        name: the kind of work.
+        kills: number of kills, or of full disks.
+        seed: seed of the moments.
+        full: whether the disk is full instead.
+    """
     work = WORKS[name]
     # Processes are forked, so that they do not have to repeat the imports of this one.
     load_clip()
     load_pipeline()
+    second_pipeline()
     moments = np.random.default_rng([seed, *name.encode()])
     expected = outlive(work, 0, 0.0, moments)
     if "lost" in expected:
@@ -263,10 +386,11 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     runs = list[dict[str, Any]]()
     remaining = kills
     while remaining > 0:
-        runs.append(outlive(work, remaining, longest, moments))
+        runs.append(outlive(work, remaining, longest, moments, full=full))
         remaining -= runs[-1]["kills"]
         if not runs[-1]["kills"]:
-            if "lost" in runs[-1]:  # without any kill, this would go on forever
+            # Without any kill, this would go on forever.
+            if full or "lost" in runs[-1]:
                 break
             longest = runs[-1]["seconds"] / 2  # the machine has become faster
     differences = [
@@ -295,14 +419,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, help="of each kind, in the place of its own number")
+    parser.add_argument("--only", nargs="+", default=list(WORKS), help="kinds of work")
+    parser.add_argument("--full", action="store_true", help="fill the disk in place of kills")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for name, work in WORKS.items():
-        rows.append(
-            kill(name, work.kills if options.kills is None else options.kills, options.seed)
-        )
+    for name in options.only:
+        kills = WORKS[name].kills if options.kills is None else options.kills
+        rows.append(kill(name, kills, options.seed, full=options.full))
         print(json.dumps(rows[-1]), flush=True)
     total = {key: sum(row[key] for row in rows) for key in ("kills", "runs", "lost", "other")}
     print(json.dumps(total))

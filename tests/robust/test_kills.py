@@ -28,3 +28,11 @@ def test_killed_and_resumed_work_matches_uninterrupted_work(
 ) -> None:
     report = fresh.submit(kills.kill, name, 2, seed=1).result()
     assert (report["kills"], report["lost"], report["other"], report["what"]) == (2, 0, 0, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(kills.WORKS))
+def test_work_on_a_full_disk_says_so_and_continues(name: str, fresh: ProcessPoolExecutor) -> None:
+    report = fresh.submit(kills.kill, name, 2, seed=1, full=True).result()
+    assert (report["lost"], report["other"], report["what"]) == (0, 0, [])
+    assert report["kills"] >= 1

@@ -183,6 +183,17 @@ def test_closed_connections_are_not_counted() -> None:
         wait_until(lambda: not open_connections._open)
 
 
+def test_a_connection_serves_one_request_after_another() -> None:
+    open_connections = import_module("apps.images_api.connections").Connections(99, 60)
+    with (
+        served_within(open_connections, FalseUpstream()) as port,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+    ):
+        for _ in range(2):
+            assert client.post(PATH, json={"prompt": "A photo of a cat."}).status_code == 200
+        assert len(open_connections._open) == 1
+
+
 def test_invalid_http_gets_an_api_response(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")

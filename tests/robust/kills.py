@@ -268,7 +268,13 @@ def _without_times(content: Any) -> Any:
             for key, value in content.items()
             if not any(word in key for word in ("seconds", "time", "created", "date"))
         }
-    return [_without_times(item) for item in content] if isinstance(content, list) else content
+    if isinstance(content, list):
+        return [
+            _without_times(item)
+            for item in content
+            if not isinstance(item, str) or not item.startswith("Seconds per image")
+        ]
+    return content
 
 
 def labelled(folder: Path) -> Left:

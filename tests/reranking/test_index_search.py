@@ -331,20 +331,6 @@ def test_a_broken_vector_is_unknown_and_keeps_its_place(
     assert positions[place] == 7
 
 
-def test_rounded_vectors_are_those_of_the_results(index: Index, queries: DebiasedQueries) -> None:
-    """Quantised vectors explain most of the scores, but not all of them."""
-    rng = np.random.default_rng(0)
-
-    def rounded(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
-        rows, scores, vectors = index.call(vector, n)
-        noise = rng.normal(scale=0.65 * float(np.std(scores)), size=len(scores))
-        return rows, scores, vectors + noise[:, None] * vector / (vector @ vector)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SuspectInputWarning)
-        queries.search(rounded, QUERY, 20)
-
-
 def test_vectors_of_other_results_are_told(index: Index, queries: DebiasedQueries) -> None:
     rng = np.random.default_rng(0)
 

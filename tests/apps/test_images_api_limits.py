@@ -190,7 +190,8 @@ def test_a_connection_serves_one_request_after_another() -> None:
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
     ):
         for _ in range(2):
-            assert client.post(PATH, json={"prompt": "A photo of a cat."}).status_code == 200
+            response = client.post(PATH, json={"prompt": CEO}, headers=RIGHT)
+            assert response.status_code == 200
         assert len(open_connections._open) == 1
 
 

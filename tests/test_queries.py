@@ -407,6 +407,16 @@ def test_measure_reports_the_effect_before_it_is_enabled() -> None:
     assert row.change == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("keep_stated", [True, False])
+def test_measure_edits_stated_queries_only_on_request(keep_stated: bool) -> None:
+    vectors, labels = gallery()
+    searches = ["A photo of a nurse.", "A photo of a female doctor."]
+    result = debiased(keep_stated=keep_stated).measure(vectors, searches, labels, k=10)
+    row = result.row("retrieval gender", "max_skew@10", "debiased", subset=searches[1])
+    assert row.change is not None
+    assert (row.change[0] == 0) is keep_stated
+
+
 SEARCHES = ["A photo of a farmer.", "A photo of a nurse.", "A photo of a female doctor."]
 
 

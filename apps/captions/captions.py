@@ -171,6 +171,11 @@ def stated_result(
         InvalidInputError: If no image is described by all models, or none of them has a label.
     """
     models = list(dict.fromkeys(row.model for row in rows))
+    if NONE in models[1:]:
+        raise InvalidInputError(
+            f"model: got the name {NONE!r}, under which the first model ({models[0]!r}) is"
+            f" reported; rename {NONE!r}, or put its rows first"
+        )
     texts = {}
     for model in models:
         # The first model is called "none", because all changes are relative to "none".

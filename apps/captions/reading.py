@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vldebias.data.label_values import matched, names_no_group, plain, says_people_cannot_tell
+from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.english.reading import DescribedPerson, English
@@ -59,9 +60,18 @@ class StatementReader:
 
     Args:
         prompt_set: prompt set of the attribute.
+
+    Raises:
+        InvalidInputError: If a value is called like what is counted if no value is stated.
     """
 
     def __init__(self, prompt_set: PromptSet) -> None:
+        for value in prompt_set.attributes:
+            if value in (NOT_STATED, SEVERAL, OTHER, UNCLEAR) or names_no_group(value):
+                raise InvalidInputError(
+                    f"{prompt_set.name}: the value {value!r} cannot be counted, because captions"
+                    " without a value are reported under such a name; rename it in the prompt set"
+                )
         self.attribute = Attribute(prompt_set, {})
         self.values = tuple(prompt_set.attributes)
         self.read = lru_cache(_CACHED)(self._read)

@@ -4,8 +4,6 @@ same folder."""
 import errno
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -373,19 +371,3 @@ def test_the_miniature_is_not_mistaken_for_a_folder_with_its_name(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "miniature").mkdir()
     assert len(generate(tmp_path / "out", "--attribute", "gender")["pictures"]) == 8
-
-
-def test_a_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
-    program = (
-        "import sys; from vldebias.utils.files import only_writer\n"
-        f"with only_writer({str(tmp_path)!r}): print('locked', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(InvalidInputError, match="is writing to this folder"):
-            generate(tmp_path, "--attribute", "gender")
-        other.communicate(b"")
-    assert not list(tmp_path.glob("*/*/*.png"))

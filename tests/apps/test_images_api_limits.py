@@ -173,6 +173,28 @@ def served_within(connections: Any, upstream: FalseUpstream) -> Iterator[int]:
         yield int(base_url.rpartition(":")[2].removesuffix("/v1"))
 
 
+def test_closed_connections_are_not_counted() -> None:
+    open_connections = import_module("apps.images_api.connections").Connections(99, 60)
+    with served_within(open_connections, FalseUpstream()) as port:
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+        wait_until(lambda: len(open_connections._open) == 5)
+        for client in clients:
+            client.close()
+        wait_until(lambda: not open_connections._open)
+
+
+def test_a_connection_serves_one_request_after_another() -> None:
+    open_connections = import_module("apps.images_api.connections").Connections(99, 60)
+    with (
+        served_within(open_connections, FalseUpstream()) as port,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+    ):
+        for _ in range(2):
+            response = client.post(PATH, json={"prompt": CEO}, headers=RIGHT)
+            assert response.status_code == 200
+        assert len(open_connections._open) == 1
+
+
 def test_invalid_http_gets_an_api_response(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
@@ -224,6 +246,33 @@ def test_the_oldest_incomplete_body_is_dropped_if_memory_is_short() -> None:
             assert [is_closed(client) for client in stalled] == [True] * 3 + [False] * 3
             for client in stalled:
                 client.close()
+
+
+def test_a_new_request_drops_the_oldest_before_any_of_its_body_has_arrived() -> None:
+    """Buffers of requests that send nothing take memory, too."""
+
+    async def dropped() -> list[str]:
+        bodies = memory.IncompleteBodies(2 * 65_536)
+
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(60)
+            raise AssertionError("nothing arrives")
+
+        async def read() -> None:
+            until = asyncio.get_running_loop().time() + 60
+            async with bodies.reading(memory.ClientBody(receive), 10, until):
+                raise AssertionError("the body is not complete")
+
+        tasks = [asyncio.create_task(read()) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        codes = [task.exception().code if task.done() else "" for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert bodies.size == 0
+        return codes
+
+    assert asyncio.run(dropped()) == ["busy", "", ""]
 
 
 def test_a_long_body_counts_until_the_upstream_server_accepts_it() -> None:

@@ -94,6 +94,19 @@ def test_a_single_prompt_is_resampled_over_images(clip, drawn) -> None:
     assert figures["none"].interval[0] < figures["none"].value < figures["none"].interval[1]
 
 
+def test_two_prompts_count_equally_regardless_of_their_images(clip, drawn) -> None:
+    first, second = JOBS[:2]
+    few = [image for image in drawn if image.concept == second]
+    few = few[:1] + [image for image in few[1:] if image.variant != few[0].variant][:1]
+    many = [image for image in drawn if image.concept == first]
+    values = []
+    for images in (many, few, many + few):
+        figures, _ = evaluate(clip, replace(drawn, images=tuple(images)))
+        values.append(figures["none"].value)
+    assert values[2] == pytest.approx((values[0] + values[1]) / 2)
+    assert abs(values[0] - values[1]) > 1e-3
+
+
 class Colours:
     """Return the mean and deviation of each channel: six features."""
 

@@ -279,6 +279,18 @@ def test_stated_prompts_are_unchanged_by_default(finished: GeneratedImages) -> N
     )
 
 
+def test_a_result_counts_prompts_without_and_with_a_stated_value(finished: GeneratedImages) -> None:
+    values = [value for *_, value in finished.plan.prompts]
+    result = finished.result(settings={}, task="generation", title="", description="")
+    n_stated = len(values) - values.count(None)
+    assert n_stated > 0
+    assert result.provenance.n == {
+        "prompts": values.count(None),
+        "stated": n_stated,
+        "images": len(finished.plan.all_images),
+    }
+
+
 def test_an_image_file_describes_how_it_was_generated(finished: GeneratedImages) -> None:
     image = chosen(finished, variant="cali").images[2]
     record = finished.metadata(image)

@@ -27,6 +27,7 @@ import vldebias
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
+from vldebias.projection import edit as edit_module
 from vldebias.projection.card import model_card
 from vldebias.projection.edit import Edit, _digest
 from vldebias.projection.fingerprint import Fingerprint
@@ -446,3 +447,18 @@ def test_a_fingerprint_with_unusable_numbers_matches_nothing(bad: float) -> None
     damaged = plain.model_copy(update={"tensors": ((1.0, bad), (2.0, -1.0))})
     assert not damaged.matches(plain)
     assert not plain.matches(damaged)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_config_of_the_greatest_length_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longer: int
+) -> None:
+    fitted().save_pretrained(tmp_path)
+    with safe_open(tmp_path / "projection.safetensors", framework="pt") as file:
+        length = len(file.metadata()["config"])
+    monkeypatch.setattr(edit_module, "_LONGEST_CONFIG", length - longer)
+    if longer:
+        with pytest.raises(InvalidInputError, match="characters; expected at most"):
+            load_edit(tmp_path)
+    else:
+        assert isinstance(load_edit(tmp_path), Edit)

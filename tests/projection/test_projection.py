@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from tests.methods.made import unit as embeddings
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.projection.projection import CalibratedProjection, scatter_of
+from vldebias.projection.projection import CalibratedProjection, _is_too_large, scatter_of
 
 
 def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
@@ -455,3 +455,12 @@ def test_embeddings_and_weights_whose_product_overflows_are_rejected() -> None:
     assert CalibratedProjection(lam=1.0).fit(pairs * 1e160).matrix().isfinite().all()
     with pytest.raises(InvalidInputError, match=r"pairs and lam: got 1e\+300 .*not finite"):
         CalibratedProjection(lam=1e300).fit(pairs * 1e160)
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_too_large"), [(0.0, False), (1e6, False), (1e30, True), (float("nan"), True)]
+)
+def test_only_a_trace_that_rounds_the_identity_away_is_too_large(
+    trace: float, is_too_large: bool
+) -> None:
+    assert _is_too_large(trace) is is_too_large

@@ -13,7 +13,7 @@ import vldebias
 from vldebias.errors import SuspectInputWarning
 from vldebias.reranking.candidates import unit_products
 from vldebias.reranking.index import NOBODY, IndexGroups
-from vldebias.reranking.nearest import labels_and_margins, shares_near
+from vldebias.reranking.nearest import NearestText, labels_and_margins, shares_near
 
 D = 12
 GENDERS = vldebias.make_prompt_set("gender", {"male": ["man"], "female": ["woman"]}, ["pilot"])
@@ -281,3 +281,9 @@ def test_a_group_with_exactly_the_least_number_of_images_is_enough() -> None:
     for number, is_lacking in ((least, False), (least + 1, True)):
         doubt = IndexGroups.fit(MODEL, GENDERS, vectors, least=number).doubt
         assert (f"fewer than {number} of 896 images look like female" in doubt) == is_lacking
+
+
+def test_an_image_exactly_on_the_border_is_not_near_it() -> None:
+    labels = NearestText(("f", "m"), np.eye(2), np.array([0.5, 0.5]), np.empty((0, 2, 2)))
+    _, is_near = labels.predict(np.array([[0.75, 0.25], [0.75, 0.5]]))
+    assert is_near.tolist() == [False, True]

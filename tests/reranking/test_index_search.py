@@ -22,6 +22,7 @@ from vldebias.errors import (
 )
 from vldebias.queries import DebiasedQueries
 from vldebias.reranking.index import NOBODY
+from vldebias.reranking.index_search import search_page
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
 D = 32
@@ -103,6 +104,25 @@ def test_labels_that_cannot_be_trusted_are_told_before_the_first_search(index: I
     with pytest.warns(SuspectInputWarning, match="search keeps the order of the index: .*look"):
         queries = vldebias.debias_queries(embed, SET, reference=men[:500])
     assert "search keeps the order of the index: labels of 'gender'" in repr(queries)
+
+
+def test_a_group_without_a_share_needs_no_results(index: Index, queries: DebiasedQueries) -> None:
+    assert queries.index is not None
+    shares = np.array([float(name == "male") for name in queries.index.names])
+    groups = replace(queries.index, shares=shares, near_shares=np.zeros(2))
+    labels = groups.predict(index.vectors)
+    men = np.flatnonzero((labels.codes == shares.argmax()) & ~np.asarray(labels.is_near))
+    requested = []
+
+    def call(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        requested.append(n)
+        scores = index.vectors[men] @ vector
+        best = np.argsort(-scores, kind="stable")[:n]
+        return men[best], scores[best], index.vectors[men[best]]
+
+    report = search_page(groups, call, vector_of(QUERY), 20, page=1)
+    assert len(report.order) == 20
+    assert requested == [5 * 20]
 
 
 def test_a_query_that_states_a_value_is_returned_as_found(

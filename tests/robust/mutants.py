@@ -1,25 +1,27 @@
-r"""Break the package in one place at a time and run the related tests to see whether they fail.
+r"""Break the code in one place at a time and run the tests of its folder to see whether they fail.
 
-    python -m tests.robust.mutants --seed 4 --number 60              # this many random places
-    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one subpackage; \
+    python -m tests.robust.mutants --seed 4 --number 60        # this many random places
+    python -m tests.robust.mutants --seed 4 \
+        --only vldebias/methods apps/images_api                # of two folders; \
         --list: what would be changed
 
-Places are sampled from all files of the package with equal probability per line, and changed in a
-copy of the checkout. A survivor indicates a missing test, or a change that makes no difference.
-`--out` stores results; these mutants are not run again.
+Places are sampled from all files of the package and its programs with equal probability per line,
+and changed in a copy of the checkout. A survivor indicates a missing test, or a change that makes
+no difference. `--out` stores results; these mutants are not run again.
 """
 
 import argparse
 import ast
 import copy
+import importlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -44,6 +46,9 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult},
 }
 LEFT_UNCHANGED = (ast.Raise, ast.JoinedStr, ast.Assert)
+# Imported once, because importing them takes longer than most tests. Code under test must not be
+# among them.
+LIBRARIES = "torch numpy pandas scipy.stats sklearn PIL.Image pydantic starlette httpx2 uvicorn"
 
 
 @dataclass(frozen=True)
@@ -122,12 +127,12 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             yield Mutant(file, line, number, first_line(node), first_line(mutated))
 
 
-def sampled(seed: int, number: int, only: str) -> list[Mutant]:
-    """Return `number` random mutants of the package, with at most one change per line."""
+def sampled(seed: int, number: int, only: Sequence[str]) -> list[Mutant]:
+    """Return `number` random mutants of these files, with at most one change per line."""
     mutant_of_line = {}
-    for path in sorted((ROOT / "vldebias").rglob("*.py")):
+    for path in sorted([*(ROOT / "vldebias").rglob("*.py"), *(ROOT / "apps").rglob("*.py")]):
         name = path.relative_to(ROOT).as_posix()
-        if name.startswith(only):
+        if name.startswith(tuple(only)):
             for mutant in mutants_of(name, path.read_text(encoding="utf-8")):
                 mutant_of_line[mutant.file, mutant.line] = mutant
     mutants = list(mutant_of_line.values())
@@ -135,19 +140,34 @@ def sampled(seed: int, number: int, only: str) -> list[Mutant]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of a file's package and those next to the folders that name it. Tests that
-    name the file come first."""
-    tests = ROOT / "tests"
+    """Return the tests in the folder that is named after the file's folder, or those that import
+    it. Tests that name the file come first."""
     path = Path(file)
-    folder = tests / path.parts[1]
-    beside = sorted(tests.glob("test_*.py"))
-    if folder.is_dir():
-        naming = [test for test in beside if path.stem in test.read_text(encoding="utf-8")]
-        paths = [*sorted(folder.rglob("test_*.py")), *naming]
-    else:
-        paths = [*beside, *sorted((tests / "methods").glob("test_*.py"))]
-    paths.sort(key=lambda test: path.stem not in test.read_text(encoding="utf-8"))
+    tests = ROOT / "tests" / "apps" if path.parts[0] == "apps" else ROOT / "tests"
+    room = Path(path.parts[1]).stem
+    paths = sorted((tests / room).rglob("test_*.py")) or sorted(
+        test
+        for test in tests.glob("test_*.py")
+        if test.stem == f"test_{room}" or f"{path.parts[0]}.{room}" in test.read_text("utf-8")
+    )
+    paths.sort(key=lambda test: path.stem not in test.stem)
     return [test.relative_to(ROOT).as_posix() for test in paths]
+
+
+def run_tests(checkout: Path, paths: Sequence[str]) -> None:
+    """Run tests in this process and exit with their status."""
+    import pytest
+
+    os.chdir(checkout)
+    # The checkout of this script may be on the path, and its code must not be tested.
+    sys.path[:] = [str(checkout), *(place for place in sys.path if Path(place) != ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "apps")]:
+        del sys.modules[name]
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
+        status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *paths])
+    os._exit(status)
 
 
 def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
@@ -163,29 +183,17 @@ def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
             elif isinstance(value, list) and target in value:
                 value[value.index(target)] = changed(target)
     path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *tests_of(mutant.file),
-    ]
-    environment = os.environ | {
-        "PYTHONPATH": str(checkout),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=run_tests, args=(checkout, tests_of(mutant.file)))
     try:
-        done = subprocess.run(
-            command, cwd=checkout, env=environment, capture_output=True, timeout=seconds
-        )
-        return "killed" if done.returncode else "survived"
-    except subprocess.TimeoutExpired:
-        return "never ended"
+        process.start()
+        process.join(seconds)
+        if process.exitcode is None:
+            return "never ended"
+        return "killed" if process.exitcode else "survived"
     finally:
+        process.kill()
+        process.join()
         path.write_text(source, encoding="utf-8")
 
 
@@ -196,7 +204,9 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, required=True, help="of the sample")
     parser.add_argument("--number", type=int, default=60)
-    parser.add_argument("--only", default="vldebias/", help="files whose path begins so")
+    parser.add_argument(
+        "--only", nargs="+", default=["vldebias/"], help="files whose path begins like one of these"
+    )
     parser.add_argument(
         "--seconds", type=float, default=600, help="most for the tests of one mutant"
     )
@@ -219,7 +229,11 @@ def main() -> None:
         else []
     )
     tried = {(row["file"], row["node"], row["after"]): row["verdict"] for row in known}
+    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1")
+    for name in LIBRARIES.split():
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory() as temporary:
+        os.environ["PYTHONPATH"] = temporary + "/checkout"
         checkout = Path(temporary) / "checkout"
         shutil.copytree(
             ROOT,

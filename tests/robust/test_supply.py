@@ -99,6 +99,19 @@ def test_the_first_packages_that_pip_installs_have_hashes() -> None:
     assert sum("--hash=sha256:" in line for line in lines) > 10
 
 
+def test_tools_are_installed_with_hashes() -> None:
+    for path in WORKFLOWS:
+        text = path.read_text(encoding="utf-8")
+        assert re.findall(r"\bpipx\b|\buvx\b|uv tool", text) == []
+        installs = text.count("--require-hashes --requirement .ci/tools.txt")
+        assert installs == text.count("uv venv tools")
+    text = (ROOT / ".ci" / "tools.txt").read_text(encoding="utf-8")
+    packages = re.findall(r"^([\w.-]+)==[\w.]+ \\$", text, re.MULTILINE)
+    assert {"twine", "cyclonedx-bom", "pip-audit"} <= set(packages)
+    for block in re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]:
+        assert "--hash=sha256:" in block
+
+
 def test_the_supported_version_is_the_released_one() -> None:
     policy = (ROOT / ".github" / "SECURITY.md").read_text(encoding="utf-8")
     minor = vldebias.__version__.rpartition(".")[0]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.utils.arrays import Floats
+from vldebias.utils.arrays import Floats, refuse_masked
 
 Functions = Literal["linear", "trees"]
 
@@ -56,6 +56,8 @@ def representation_gap(
     >>> round(representation_gap(groups, [1, 1, 0, 0], groups), 3)
     0.408
     """
+    for name, values in (("statistics", statistics), ("selected", selected), ("curated", curated)):
+        refuse_masked(values, name)
     rows = np.asarray(statistics, dtype=np.float64)
     weights = np.asarray(selected, dtype=np.float64)
     population = np.asarray(curated, dtype=np.float64)

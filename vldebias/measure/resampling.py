@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vldebias.errors import InvalidInputError, VldebiasWarning, need
-from vldebias.utils.arrays import Floats
+from vldebias.utils.arrays import Floats, refuse_masked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +62,7 @@ def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
             )
         values = values.detach().cpu()
         values = values.double() if values.is_floating_point() else values
+    refuse_masked(values, name)
     try:
         array = np.asarray(values)
     except ValueError:

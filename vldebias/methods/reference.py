@@ -6,21 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, StatedWords
+from vldebias.utils.vectors import read_vectors
 
 if TYPE_CHECKING:
     from vldebias.data import Labels
     from vldebias.typing import ColumnLike, Features
 
 _ROWS = 1024  # number of feature rows read at once
-
-Array = Tensor | NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,26 +80,19 @@ class Reference:
                 yield _unit_rows(part[start : start + _ROWS])
 
 
-def _unit_rows(features: Array) -> Tensor:
+def _unit_rows(features: object) -> Tensor:
     """Return L2-normalised features (b, d) in float64.
 
     Raises:
         InvalidInputError: If the features are not floats (b, d), are not finite, or contain a zero
             row.
     """
-    if isinstance(features, Tensor):
-        is_float = features.is_floating_point()
-    else:
-        is_float = np.issubdtype(features.dtype, np.floating)
-    if features.ndim != 2 or not is_float:
+    read = read_vectors(features, "reference")
+    if read.is_single:
         raise InvalidInputError(
-            f"reference: expected floating-point image features (n, d), got {features.dtype}"
-            f" {tuple(features.shape)}"
+            f"reference: got {len(read.rows[0])} numbers; expected image features (n, d)"
         )
-    if isinstance(features, Tensor):
-        rows = features.detach().cpu()
-    else:
-        rows = torch.from_numpy(features.copy())
+    rows = read.rows.detach().cpu()
     lengths = rows.double().norm(dim=1, keepdim=True)
     bad = int((~lengths.isfinite() | (lengths == 0)).sum())
     if bad:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.utils.arrays import refuse_masked
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -101,6 +102,7 @@ def as_floats(values: object, name: str) -> Floats:
     if hasattr(values, "detach"):
         tensor: Any = values.detach().cpu()
         array = (tensor if tensor.is_complex() else tensor.double()).numpy()
+    refuse_masked(values, name)
     try:
         numbers = np.asarray(array)
         # Reject complex numbers, of which NumPy would only keep the real parts.
@@ -126,6 +128,7 @@ def unit_products(features: object, directions: Floats) -> Floats:
     """
     rows: NDArray[np.floating]
     is_float32 = isinstance(features, np.ndarray) and features.dtype == np.float32
+    refuse_masked(features, "features")
     rows = np.asarray(features) if is_float32 else as_floats(features, "features")
     if rows.ndim != 2:
         raise InvalidInputError(f"features: expected (n, d), got shape {rows.shape}")

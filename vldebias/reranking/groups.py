@@ -35,6 +35,7 @@ from vldebias.reranking.candidates import (
     warn_of_rows,
 )
 from vldebias.reranking.nearest import borders_of, labels_and_margins, shares_near
+from vldebias.utils.arrays import refuse_masked
 
 POOL, EVEN = "pool", "even"
 ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
@@ -81,6 +82,7 @@ class Groups:
             raise InvalidInputError(
                 f"{where}: got the text {labels!r}; expected a group for each candidate"
             )
+        refuse_masked(labels, where)
         distinct, code_of_row = _factorised(labels)
         texts = [str(value).strip() for value in distinct]
         unknown = set()
@@ -144,10 +146,18 @@ class Groups:
         If a query only finds women, men are still a group. But if the shares lack a group that
         candidates have, the names may be spelled differently, which `requested_shares` reports.
         """
-        is_complete = isinstance(shares, Mapping) and set(self.names) <= set(map(str, shares))
-        if not isinstance(shares, Mapping) or not is_complete or self.probabilities is not None:
+        if not isinstance(shares, Mapping) or not set(self.names) <= set(map(str, shares)):
             return self
         absent = [str(name) for name in shares if str(name) not in self.names]
+        for name, share in shares.items():
+            text = str(name).strip()
+            if share != 0 and (not text or names_no_group(text)):
+                raise InvalidInputError(
+                    f"shares: got a share of {name!r}, which is read as an unknown group; rename"
+                    " the group in labels and shares"
+                )
+        if self.probabilities is not None:
+            return self
         return replace(self, names=(*self.names, *absent))
 
     def candidates(self, scores: Floats, rows: Rows, shares: object) -> Candidates:

@@ -122,7 +122,7 @@ def search_page(
     vector: NDArray[np.floating],
     k: int,
     *,
-    page: int = 1,
+    page: int,
     query: str = "",
     is_stated: bool = False,
 ) -> Report:

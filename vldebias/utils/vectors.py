@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
+from vldebias.utils.arrays import refuse_masked
 
 
 class Vectors(NamedTuple):
@@ -79,6 +80,7 @@ def _of_tensor(vectors: Tensor, name: str) -> Vectors:
 
 
 def _of_array(vectors: NDArray[np.floating], name: str) -> Vectors:
+    refuse_masked(vectors, name)
     _check(vectors.shape, str(vectors.dtype), vectors.dtype.kind == "f", name)
     shape = vectors.shape
     # torch does not support negative strides, non-native byte order or longdouble.

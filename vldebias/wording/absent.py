@@ -50,7 +50,8 @@ _LABEL = re.compile(
 _MARK = re.compile(r"(?<=\S)[^\S\n]+#{3,}.*", re.DOTALL)
 # "[people, blurry::-1]", "(people:-1)" and "people::-0.5".
 _WEIGHT = re.compile(
-    r"[\[(][^\[\]()\n]{0,200}::?-\d*\.?\d+\s*[\])]|[^,.;:|\n()\[\]{}]{1,200}::-\d*\.?\d+"
+    r"[\[(][^\[\]()\n]{0,200}::?-(?:\d+(?:\.\d+)?|\.\d+)\s*[\])]"
+    r"|[^,.;:|\n()\[\]{}]{1,200}::-(?:\d+(?:\.\d+)?|\.\d+)"
 )
 # The number of people is stated to be zero: "people: none".
 _NONE = re.compile(

@@ -151,7 +151,7 @@ class Rankings:
             scores = (features @ vector.double().numpy()).round(12)
             found = groups.candidates(scores, np.arange(len(scores)), index.share_of_name())
             found = replace(found, near_shares=index.near_shares)
-            page = search_page(index, partial(_best, found, features), vector.numpy(), k)
+            page = search_page(index, partial(_best, found, features), vector.numpy(), k, page=1)
             top = page.keys[page.order].astype(np.intp)
             is_kept = query in method.stated or bool(groups.doubt)
             lists.append(found.ranked[:length] if is_kept else _followed(found, top, length))

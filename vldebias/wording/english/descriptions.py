@@ -56,7 +56,7 @@ _DESCENT = re.compile(
     re.IGNORECASE,
 )
 _AGE_PHRASE = re.compile(
-    rf",? ?(?:(?:who is|who's|probably|perhaps|around|about|approximately) )*"
+    rf",? ?(?:(?:who is|who's|probably|perhaps|around|about|approximately) ){{0,4}}"
     rf"(?:in |at )?(?:{AGE_BEHIND.pattern})",
     re.IGNORECASE,
 )

@@ -17,7 +17,7 @@ _SENTENCE_END = re.compile(r"[.!?\n:]")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]|\s-+\s")
 # A quotation. An apostrophe, as in "the nurse's", does not start one.
 _QUOTED = re.compile(
-    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
+    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2018\u2019]*\u2019"
 )
 LONGEST_PROMPT = 1000  # words
 # The abbreviations "US" and "IT" must stay distinct from the words "us" and "it".

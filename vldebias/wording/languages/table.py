@@ -36,7 +36,7 @@ _FRAMES = ("frame", "start", "bare", "of", "subject")
 # Letters may be followed by Arabic vowel signs.
 _LETTERS = r"(?:[^\W\d_][\u064b-\u0652]*)+"
 # The words before the noun, the noun with its ending, and the words behind it.
-_PLACE_OF_NOUN = re.compile(r"^(.*?)([^\s~']*~[^\s]*)(.*)$")
+_PLACE_OF_NOUN = re.compile(r"^(.*?)(?<![^\s~'])([^\s~']*~[^\s]*)(.*)$")
 _PLACE_WITHOUT_SPACES = re.compile("^(.*)(~)(.*)$")
 _WORD = re.compile(rf"{_LETTERS}(?:-{_LETTERS})*['\u2019]?|\d+")
 _VOWEL_SIGNS = dict.fromkeys(range(0x064B, 0x0653))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.hosts import (
@@ -156,6 +156,11 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         )
     target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
+    if len(passes) > 1 and not target.generative:
+        raise InvalidInputError(
+            f"host: got a {type(host).__name__} of {len(passes)} objects; pass its first item, the"
+            " model (only pipelines are passed as a list)"
+        )
     attachment: Attachment
     if isinstance(attribute, PromptAttachment):
         attachment = attribute.attach_to_later_pass(target)
@@ -165,7 +170,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             f" {attribute!r}. To attach its fitted edits to another pipeline, call debias(other,"
             " attachment.projections)"
         )
-    elif isinstance(attribute, Edit | Mapping):
+    elif isinstance(attribute, Edit) or _has_edits(attribute):
         if any(setting is not None for setting in (method, lam, reference, max_loss)):
             raise InvalidInputError(
                 "got a fitted edit together with method, lam, reference or max_loss, which only"
@@ -184,6 +189,13 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         attachment.remove()
         raise
     return attachment
+
+
+def _has_edits(attribute: object) -> TypeGuard[Mapping[str, Edit]]:
+    """Return whether a mapping contains edits, rather than the content of a prompt set."""
+    if not isinstance(attribute, Mapping):
+        return False
+    return not attribute or any(isinstance(edit, Edit) for edit in attribute.values())
 
 
 @explain_keywords

@@ -252,8 +252,13 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
     return get
 
 
-# Old names from before version 1.0, with the new ones: parameters, exported names, and losses.
+# Other words for a name: parameters, exported names and losses from before version 1.0, and words
+# that people use for an attribute.
 RENAMED = {
+    "sex": ("gender",),
+    "genre": ("gender",),
+    "ethnicity": ("race",),
+    "texts": ("prompts",),
     "prompts": ("attribute",),
     "sets": ("attribute",),
     "attribute_set": ("attribute",),

@@ -163,6 +163,8 @@ def _with_sentences(text: str) -> str:
     return " ".join(sentences)
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # the base class of all errors in arguments
+
 # Names of values in the help, by type. Switches have none.
 VALUE_NAMES: dict[object, str] = {Path: "PATH", int: "N", float: "X", str: "TEXT"}
 
@@ -196,7 +198,31 @@ class Command(HelpStyle, TyperCommand):
 
 
 class Group(HelpStyle, TyperGroup):
-    """Command group whose help looks like that of `Command`."""
+    """Command group whose help looks like that of `Command`, and whose errors look like ours."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+        """Run a command. Report wrong arguments in one line, as all other errors.
+
+        Args:
+            args: the arguments, for typer.
+            standalone_mode: whether to exit after the command.
+            settings: other settings, for typer.
+        """
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **settings)
+        try:
+            code = super().main(*args, standalone_mode=False, **settings)
+        except _USAGE_ERROR as error:
+            if error.ctx is None or not error.message:  # without arguments, the help is shown
+                error.show()
+            else:
+                message = error.format_message().rstrip(".")
+                # The first word is the program's path if it was started with `python -m`.
+                command = " ".join(["vldebias", *error.ctx.command_path.split()[1:]])
+                command = re.sub("^vldebias -m vldebias", "vldebias", command)
+                print_message(f"{message}; see `{command} --help`", "error", "red")
+            sys.exit(error.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the options and the commands.

@@ -315,6 +315,10 @@ def attachment_of(host: object) -> Attachment | None:
     >>> attachment_of(loaded.host) is None
     True
     """
+    if isinstance(host, str):
+        raise InvalidInputError(
+            f"host: got the name {host!r}; expected the model or pipeline that has an attachment"
+        )
     for attachment in list(_ATTACHED):
         if any(module is host for module in attachment.host.exclusive_modules):
             return attachment

@@ -491,6 +491,13 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         if not str(key).startswith("function-"):  # pydantic's name for a validator
             path.append(str(key))
     where = ".".join(path)
+    if problem["type"] in ("too_short", "dict_type"):
+        kind = (
+            "a mapping"
+            if problem["type"] == "dict_type"
+            else f"{problem['ctx']['min_length']} or more"
+        )
+        return f"{where}: expected {kind}; got {shortened(repr(problem['input']), 80)}"
     inner_error = problem.get("ctx", {}).get("error")
     if isinstance(inner_error, type(error)):
         return explain(inner_error, where, known)

@@ -39,6 +39,76 @@ def packaged_set(name: str) -> Path:
     )
 
 
+# The file that shows what a folder contains. Pipelines also have models in subfolders.
+_KIND_OF_FILE = {
+    "model_index.json": "pipeline",
+    "modular_model_index.json": "pipeline",
+    "projection.safetensors": "edit",
+    "config.json": "model",
+    "open_clip_config.json": "model",
+    "clip.safetensors": "model",
+    "result.json": "result",
+}
+_KIND_OF_SUFFIX = {
+    **dict.fromkeys((".safetensors", ".pt", ".pth", ".bin", ".ckpt"), "weights"),
+    **dict.fromkeys((".npy", ".npz"), "features"),
+    **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".json"), "table"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), "image"),
+}
+# What each kind is called, and what takes it, in Python and on the command line.
+_USE_OF_KIND = {
+    "pipeline": "a diffusers pipeline; use load_host(pipeline={path!r}), or --pipeline {path}",
+    "model": "an image-text model; use load_host({path!r}), or --model {path}",
+    "edit": "a saved edit; use vldebias.load_edit({path!r})",
+    "result": "the folder of a result; use vldebias eval show {path}",
+    "weights": (
+        "a file of weights; use load_host(ARCHITECTURE, pretrained={path!r}), or --model"
+        " ARCHITECTURE --pretrained {path}"
+    ),
+    "features": "a file of features; use it as reference features (--reference {path})",
+    "table": "a table; use it as data",
+    "image": "an image",
+}
+
+
+def kind_of_path(path: str | Path) -> str:
+    """Return what a file or folder contains, such as "model" or "pipeline", or "" if unknown."""
+    path = Path(path).expanduser()
+    if path.is_file():
+        return _KIND_OF_SUFFIX.get(path.suffix.lower(), "")
+    return next((kind for name, kind in _KIND_OF_FILE.items() if (path / name).is_file()), "")
+
+
+def check_path(name: str, *kinds: str) -> None:
+    """Raise an error for a path that is of another kind, or a misspelt name of a folder.
+
+    Args:
+        name: a path, or a name that is not looked up here, such as an id on the hub.
+        kinds: the accepted kinds (see `kind_of_path`). Paths of unknown kinds are accepted.
+
+    Raises:
+        InvalidInputError: If the path contains something else, or does not exist while its parent
+            folder does and has an entry with a similar name, or the name can only be a path.
+    """
+    path = Path(name).expanduser()
+    kind = kind_of_path(path)
+    if kind and kind not in kinds:
+        use = _USE_OF_KIND[kind].format(path=name)
+        # The weights of a saved model are loaded from its folder.
+        if kind == "weights" and kind_of_path(path.parent) in kinds:
+            use = f"a file of weights; pass its folder, {str(path.parent)!r}"
+        raise InvalidInputError(f"{name}: this is {use}")
+    if path.exists() or not path.parent.is_dir():
+        is_path = name.startswith(("/", "./", "../", "~"))
+        if is_path and not path.exists():
+            raise InvalidInputError(f"{name}: no such folder; check the path")
+        return
+    names = [entry.name for entry in path.parent.iterdir()]
+    hint = did_you_mean(path.name, names, "", cutoff=0.8)
+    if hint or len(path.parts) > 1:
+        raise InvalidInputError(f"{name}: no such folder; {hint or 'check the path'}")
+
+
 def suite_path(name_or_path: str | Path) -> Path:
     """Return a suite's file, given its name or path.
 

@@ -10,6 +10,7 @@ import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,10 +37,12 @@ _EXTRAS = {
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
-# Every extra that loads models includes torch, so a message about torch lists them all.
+EXTRAS_OF_COMMAND: ContextVar[str] = ContextVar("vldebias_extras", default="")
+"""The extras of the command that runs, separated by commas, or "" in Python."""
+# Every extra that loads models includes torch, so in Python, a message about torch lists them all.
 _WITH_TORCH = (
-    "'.[clip]' for CLIP models, '.[diffusers]' for pipelines, '.[eval]' to measure, '.[train]' to"
-    " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
+    "{clip} for CLIP models, {diffusers} for pipelines, {eval} to measure, {train} to fine-tune, or"
+    " {torch} for embeddings of your own"
 )
 
 # The user's line is in the innermost stack frame outside this package and outside installed
@@ -148,13 +151,29 @@ def missing(package: str) -> MissingPackageError:
         package: the import name, such as "sklearn".
     """
     extra = EXTRA_OF.get(package)
-    if extra == "torch":
-        wanted = _WITH_TORCH
-    elif extra is not None:
-        wanted = f"'.[{extra}]', in a checkout of vldebias"
-    else:
+    extras_of_command = EXTRAS_OF_COMMAND.get()
+    if extra is None:
         wanted = package
+    elif extras_of_command:
+        # Every extra includes torch.
+        extras = [*extras_of_command.split(","), extra if extra != "torch" else ""]
+        wanted = install(*dict.fromkeys(filter(None, extras)))
+    elif extra == "torch":
+        wanted = _WITH_TORCH.format_map({name: install(name) for name in _EXTRAS})
+    else:
+        wanted = install(extra)
     return MissingPackageError(f"{package} is not installed: pip install {wanted}", name=package)
+
+
+def install(*extras: str) -> str:
+    """Return the argument of `pip install` that adds extras to this installation.
+
+    vldebias is not on PyPI, but pip finds the extras of a wheel in the installed package.
+    """
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        return f"-e '{checkout}[{','.join(extras)}]'"
+    return f"'vldebias[{','.join(extras)}]'"
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
@@ -202,9 +221,9 @@ def need_extras(*extras: str) -> None:
     absent = [package for package in packages if find_spec(package) is None]
     if absent:
         names = ", ".join(absent)
-        # vldebias is not on PyPI, so `pip install 'vldebias[...]'` would fail.
-        wanted = f"pip install '.[{','.join(extras)}]', in a checkout of vldebias"
-        raise MissingPackageError(f"not installed: {names}. Install with: {wanted}", name=absent[0])
+        raise MissingPackageError(
+            f"not installed: {names}. Install with: pip install {install(*extras)}", name=absent[0]
+        )
 
 
 class Lazily:
@@ -357,9 +376,8 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
                 hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
                 if hint is None:
                     hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
-                )
+                called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {hint}")
         return function(*args, **keywords)
 
     return call

@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from vldebias.errors import REMOVED, InvalidInputError, shortened
+from vldebias.errors import REMOVED, InvalidInputError, did_you_mean, shortened
 from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
@@ -186,11 +186,18 @@ class Command(HelpStyle, TyperCommand):
         for option in (arg.partition("=")[0] for arg in passed):
             if option.startswith("-") and option in REMOVED and option not in known:
                 ctx.fail(f"No such option: {option}; {REMOVED[option]}")
+            if option in ("--out", "-o", "--output") and not known & {option, "--out"}:
+                ctx.fail(f"No such option: {option}; the results are printed, so add > FILE")
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             value = value_of_option(getattr(error.param, "opts", ()), passed)
             message = error.message.removeprefix("Value error, ")
+            absent = re.search(r"'(.*)' does not exist", message)
+            if absent:
+                names = [path.name for path in Path(absent[1]).parent.glob("*")]
+                message = f"{absent[1]}: no such file or folder; "
+                message += did_you_mean(Path(absent[1]).name, names, "check the path")
             if value is not None and repr(value) not in message:
                 message += f"; got {value!r}"
             error.message = message
@@ -213,8 +220,8 @@ class Group(HelpStyle, TyperGroup):
         try:
             code = super().main(*args, standalone_mode=False, **settings)
         except _USAGE_ERROR as error:
-            if error.ctx is None or not error.message:  # without arguments, the help is shown
-                error.show()
+            if error.ctx is None or error.message.startswith("Usage:"):
+                error.show()  # without arguments, the message is the help
             else:
                 message = error.format_message().rstrip(".")
                 # The first word is the program's path if it was started with `python -m`.

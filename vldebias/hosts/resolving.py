@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import Host
-from vldebias.utils.names import check_path
+from vldebias.utils.names import check_path, kind_of_path
 from vldebias.utils.registry import Registry, check_callable
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ def _instead_of_name(name: str) -> str:
         check_path(name, "model", "pipeline")
     except InvalidInputError as error:
         return f"host: {error}"
-    as_model = f"vldebias.load_host({name!r})"
-    as_pipeline = f"vldebias.load_host(pipeline={name!r})"
-    return (
-        f"host: got the name {name!r}; expected the model or pipeline itself: {as_pipeline} for a"
-        f" diffusers pipeline, {as_model} for an image-text model"
-    )
+    loads = {
+        "pipeline": f"vldebias.load_host(pipeline={name!r}) for a diffusers pipeline",
+        "model": f"vldebias.load_host({name!r}) for an image-text model",
+    }
+    load = loads.get(kind_of_path(name)) or ", ".join(loads.values())
+    return f"host: got the name {name!r}; expected the model or pipeline itself: {load}"
 
 
 def _instead_of_object(host: object) -> str:

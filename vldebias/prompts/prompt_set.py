@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import InvalidInputError, shortened
+from vldebias.errors import InvalidInputError, explain_keywords, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
@@ -405,6 +405,7 @@ _FIELDS: dict[str, Any] = {
     key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()
 }
 _CHECKS = create_model("PromptSet", **_FIELDS)
+setattr(PromptSet, "__init__", explain_keywords(PromptSet.__init__))  # noqa: B010  (for mypy)
 
 
 class _Concepts(BaseModel, extra="forbid"):

@@ -80,8 +80,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             all images of the grid.
             For a search, "rerank" re-ranks the unedited model's results (`vldebias.rerank`).
         seeds: noise seeds; images in a column share a seed.
-        prompts: prompts, or queries for a search. Default: four class prompts from the set, held-out
-            ones first.
+        prompts: prompts, or queries for a search. Default: four class prompts from the set,
+            held-out ones first.
         steps: number of denoising steps.
         guidance: guidance scale.
         batch_size: number of images generated at once.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -39,6 +40,8 @@ def packaged_set(name: str) -> Path:
     )
 
 
+PACKAGED = ("miniature", "photographs")
+"""Names of packaged models. A folder of the same name is not opened."""
 # The file that shows what a folder contains. Pipelines also have models in subfolders.
 _KIND_OF_FILE = {
     "model_index.json": "pipeline",
@@ -55,7 +58,7 @@ _KIND_OF_SUFFIX = {
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".json"), "table"),
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), "image"),
 }
-# What each kind is called, and what takes it, in Python and on the command line.
+# What each kind is called, and what takes it if that is clear.
 _USE_OF_KIND = {
     "pipeline": "a diffusers pipeline; use load_host(pipeline={path!r}), or --pipeline {path}",
     "model": "an image-text model; use load_host({path!r}), or --model {path}",
@@ -65,18 +68,24 @@ _USE_OF_KIND = {
         "a file of weights; use load_host(ARCHITECTURE, pretrained={path!r}), or --model"
         " ARCHITECTURE --pretrained {path}"
     ),
-    "features": "a file of features; use it as reference features (--reference {path})",
-    "table": "a table; use it as data",
+    "features": "a file of features",
+    "table": "a table",
     "image": "an image",
+}
+_EXPECTED_OF_KIND = {
+    "pipeline": "the folder of a diffusers pipeline",
+    "model": "the folder of an image-text model",
+    "edit": "the folder of a saved edit",
+    "features": "a file of features, as numpy.savez writes it",
 }
 
 
 def kind_of_path(path: str | Path) -> str:
     """Return what a file or folder contains, such as "model" or "pipeline", or "" if unknown."""
     path = Path(path).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):
         return _KIND_OF_SUFFIX.get(path.suffix.lower(), "")
-    return next((kind for name, kind in _KIND_OF_FILE.items() if (path / name).is_file()), "")
+    return next((kind for name, kind in _KIND_OF_FILE.items() if os.path.isfile(path / name)), "")
 
 
 def check_path(name: str, *kinds: str) -> None:
@@ -90,6 +99,8 @@ def check_path(name: str, *kinds: str) -> None:
         InvalidInputError: If the path contains something else, or does not exist while its parent
             folder does and has an entry with a similar name, or the name can only be a path.
     """
+    if name in PACKAGED or is_function(name):
+        return
     path = Path(name).expanduser()
     kind = kind_of_path(path)
     if kind and kind not in kinds:
@@ -97,10 +108,12 @@ def check_path(name: str, *kinds: str) -> None:
         # The weights of a saved model are loaded from its folder.
         if kind == "weights" and kind_of_path(path.parent) in kinds:
             use = f"a file of weights; pass its folder, {str(path.parent)!r}"
+        if ";" not in use:
+            use += f"; expected {' or '.join(_EXPECTED_OF_KIND[kind] for kind in kinds)}"
         raise InvalidInputError(f"{name}: this is {use}")
-    if path.exists() or not path.parent.is_dir():
+    if os.path.exists(path) or not os.path.isdir(path.parent):
         is_path = name.startswith(("/", "./", "../", "~"))
-        if is_path and not path.exists():
+        if is_path and not os.path.exists(path):
             raise InvalidInputError(f"{name}: no such folder; check the path")
         return
     names = [entry.name for entry in path.parent.iterdir()]

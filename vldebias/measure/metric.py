@@ -50,6 +50,7 @@ class Metric:
     Attributes:
         name: name used in rows and files.
         title: name shown in reports.
+        everyday: name in everyday words, which sentences put before the title. Default: the title.
         kind: "bias" (what methods should improve), "utility" (what they cost), "similarity" (how
             far they move embeddings) or "fact" (no change is reported).
         better: which values are better, "higher", "lower" or "neither".
@@ -97,6 +98,7 @@ class Metric:
     reads: Reads = ""
     compute: Callable[..., np.ndarray] | None = None
     interval: IntervalRule = ""
+    everyday: str = ""
 
     def __post_init__(self) -> None:
         choices_of_field = {"kind": Kind, "better": Better, "reads": Reads}
@@ -216,6 +218,7 @@ BUILT_IN = (
         reads="groups",
         compute=lowest_accuracy,
         interval="lowest",
+        everyday="accuracy for the worst-off group",
     ),
     _utility("average", "average accuracy", reads="groups", compute=mean_accuracy, interval="mean"),
     _utility("average_reweighted", "reweighted average accuracy"),
@@ -226,16 +229,61 @@ BUILT_IN = (
         reads="groups",
         compute=accuracy_gap,
         interval="gap",
+        everyday="accuracy that the worst-off group lacks",
     ),
-    _bias("gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE),
-    _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),
-    _bias("cosine", "cosine", reads="texts"),
-    _bias("cosine_spread", "spread of cosines between values", reads="texts"),
-    _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
-    _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
+    _bias(
+        "gap_reweighted",
+        "gap, reweighted average minus worst group",
+        bounds=SHARE,
+        everyday="accuracy that the worst-off group lacks",
+    ),
+    _bias(
+        "worst_group_auc",
+        "worst-group AUC",
+        better="higher",
+        bounds=SHARE,
+        everyday="separation of the classes in the worst-off group",
+    ),
+    _bias(
+        "cosine",
+        "cosine",
+        reads="texts",
+        everyday="similarity between the attribute and the prompts",
+    ),
+    _bias(
+        "cosine_spread",
+        "spread of cosines between values",
+        reads="texts",
+        everyday="difference between a prompt's similarities to the values",
+    ),
+    _bias(
+        "pair_distance",
+        "distance of pairs",
+        bounds=POSITIVE,
+        reads="texts",
+        everyday="distance between prompts that differ only in the attribute",
+    ),
+    _bias(
+        "max_skew",
+        "MaxSkew",
+        bounds=POSITIVE,
+        reads="rankings",
+        compute=max_skews,
+        everyday="too many of one group in searches",
+    ),
     # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
-    _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
-    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
+    _bias(
+        "max_skew_dataset",
+        "MaxSkew against the gallery's own shares",
+        bounds=POSITIVE,
+        everyday="too many of one group in searches",
+    ),
+    _bias(
+        "max_skew_uniform",
+        "MaxSkew against even shares",
+        bounds=POSITIVE,
+        everyday="too many of one group in searches",
+    ),
     _bias(
         "min_skew",
         "MinSkew",
@@ -243,14 +291,23 @@ BUILT_IN = (
         bounds=(-math.inf, 0.0),
         reads="rankings",
         compute=min_skews,
+        everyday="too few of one group in searches",
     ),
-    _bias("ndkl", "NDKL", bounds=POSITIVE, reads="rankings", compute=ndkls),
+    _bias(
+        "ndkl",
+        "NDKL",
+        bounds=POSITIVE,
+        reads="rankings",
+        compute=ndkls,
+        everyday="searches' distance from the requested shares",
+    ),
     _bias(
         "mpr",
         "MPR, representational gap",
         bounds=SHARE,
         reads="rankings",
         compute=representation_gaps,
+        everyday="searches' distance from the requested shares",
     ),
     _bias(
         "awrf",
@@ -259,6 +316,7 @@ BUILT_IN = (
         bounds=SHARE,
         reads="rankings",
         compute=rank_fairness,
+        everyday="fair places in searches",
     ),
     _bias(
         "discrepancy", "gap from even shares", bounds=SHARE, reads="shares", compute=discrepancies
@@ -276,12 +334,19 @@ BUILT_IN = (
         bounds=POSITIVE,
         reads="shares",
         compute=kl_divergences,
+        everyday="images' distance from even shares",
     ),
-    _bias("linear_probe", "linear probe for the attribute, balanced accuracy", bounds=SHARE),
+    _bias(
+        "linear_probe",
+        "linear probe for the attribute, balanced accuracy",
+        bounds=SHARE,
+        everyday="attribute that a classifier can read from embeddings",
+    ),
     _bias(
         "neighbour_probe",
         "nearest neighbours for the attribute, balanced accuracy",
         bounds=SHARE,
+        everyday="attribute that neighbours reveal",
     ),
     _bias(
         "deviation_ratio", "deviation ratio", bounds=SHARE, reads="shares", compute=deviation_ratios
@@ -289,7 +354,7 @@ BUILT_IN = (
     # A method's costs, in the order used in conclusions.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
-    _utility("retained", "retained hits"),
+    _utility("retained", "retained hits", everyday="best matches that are kept"),
     _utility("accuracy", "accuracy"),
     _utility("class_probe", "linear probe for the class, balanced accuracy"),
     Metric("stay", "first results that stay", kind="similarity", bounds=SHARE),
@@ -299,11 +364,16 @@ BUILT_IN = (
     _utility("recognised", "subject accuracy"),
     _utility("stated_right", "stated value shown"),
     _utility("stated_recognised", "subject accuracy, value stated"),
-    _utility("clip_score", "CLIPScore", bounds=POSITIVE),
-    _utility("fid", "FID", better="lower", bounds=POSITIVE),
+    _utility("clip_score", "CLIPScore", bounds=POSITIVE, everyday="match of images and prompts"),
+    _utility("fid", "FID", better="lower", bounds=POSITIVE, everyday="distance from real images"),
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
-    _utility("unknown", "unknown attribute", better="lower"),
+    _utility(
+        "unknown",
+        "unknown attribute",
+        better="lower",
+        everyday="images that do not show the attribute",
+    ),
     # What texts state about images. The shares of right, wrong, no and several values sum to 1.
     _bias("said_wrong", "wrong value stated", bounds=SHARE),
     _bias("said_gap", "gap of wrong values", better="neither", bounds=BOTH),

@@ -221,7 +221,7 @@ BUILT_IN = (
         everyday="accuracy for the worst-off group",
     ),
     _utility("average", "average accuracy", reads="groups", compute=mean_accuracy, interval="mean"),
-    _utility("average_reweighted", "reweighted average accuracy"),
+    _utility("average_reweighted", "reweighted average accuracy", everyday="average accuracy"),
     _bias(
         "gap",
         "gap, average minus worst group",
@@ -269,20 +269,20 @@ BUILT_IN = (
         bounds=POSITIVE,
         reads="rankings",
         compute=max_skews,
-        everyday="too many of one group in searches",
+        everyday="surplus of one group in searches",
     ),
     # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
     _bias(
         "max_skew_dataset",
         "MaxSkew against the gallery's own shares",
         bounds=POSITIVE,
-        everyday="too many of one group in searches",
+        everyday="surplus of one group in searches",
     ),
     _bias(
         "max_skew_uniform",
         "MaxSkew against even shares",
         bounds=POSITIVE,
-        everyday="too many of one group in searches",
+        everyday="surplus of one group in searches",
     ),
     _bias(
         "min_skew",
@@ -291,7 +291,7 @@ BUILT_IN = (
         bounds=(-math.inf, 0.0),
         reads="rankings",
         compute=min_skews,
-        everyday="too few of one group in searches",
+        everyday="shortage of one group in searches",
     ),
     _bias(
         "ndkl",

@@ -181,7 +181,10 @@ WINDOW = (
         "rerank",
     ),
     Line(
-        "classifying photographs by age", "edit from text (default)", *AGES, "difference of the values"
+        "classifying photographs by age",
+        "edit from text (default)",
+        *AGES,
+        "difference of the values",
     ),
     Line("classifying cartoon birds", "edit from text (default)", *BIRDS, "default"),
     Line(

@@ -197,7 +197,7 @@ class Command(HelpStyle, TyperCommand):
             if absent:
                 names = [path.name for path in Path(absent[1]).parent.glob("*")]
                 message = f"{absent[1]}: no such file or folder; "
-                message += did_you_mean(Path(absent[1]).name, names, "check the path")
+                message += did_you_mean(Path(absent[1]).name, names, "check the path", 0.7)
             if value is not None and repr(value) not in message:
                 message += f"; got {value!r}"
             error.message = message

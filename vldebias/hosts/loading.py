@@ -97,6 +97,9 @@ def load_host(
         check_path(name, "pipeline")
     elif pretrained is None and not name.startswith(NAMES_WITH_SCHEMA):
         check_path(name, "model")
+    problem = wrong_content(pretrained or name)
+    if problem:
+        raise InvalidInputError(problem)
     # For the miniature models, pass a local folder, so that the hub is not checked.
     with _explained(name, pretrained):
         if pipeline is None:
@@ -140,7 +143,7 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
         except Exception as error:
             # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
-            cause = wrong_content(requested) or reason(error)
+            cause = reason(error)
             if why:
                 cause += (
                     f" ({why}). To use it without a network, run `hf download {name} --local-dir"

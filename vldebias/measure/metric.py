@@ -209,6 +209,8 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
 # Most bias and utility metrics share these defaults.
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
+_SURPLUS = "surplus of one group in searches"
+_LACK = "accuracy that the worst-off group lacks"
 BUILT_IN = (
     _bias(
         "worst_group",
@@ -229,61 +231,31 @@ BUILT_IN = (
         reads="groups",
         compute=accuracy_gap,
         interval="gap",
-        everyday="accuracy that the worst-off group lacks",
+        everyday=_LACK,
     ),
     _bias(
-        "gap_reweighted",
-        "gap, reweighted average minus worst group",
-        bounds=SHARE,
-        everyday="accuracy that the worst-off group lacks",
+        "gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE, everyday=_LACK
     ),
-    _bias(
-        "worst_group_auc",
-        "worst-group AUC",
-        better="higher",
-        bounds=SHARE,
-        everyday="separation of the classes in the worst-off group",
-    ),
-    _bias(
-        "cosine",
-        "cosine",
-        reads="texts",
-        everyday="similarity between the attribute and the prompts",
-    ),
-    _bias(
-        "cosine_spread",
-        "spread of cosines between values",
-        reads="texts",
-        everyday="difference between a prompt's similarities to the values",
-    ),
-    _bias(
-        "pair_distance",
-        "distance of pairs",
-        bounds=POSITIVE,
-        reads="texts",
-        everyday="distance between prompts that differ only in the attribute",
-    ),
+    _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),
+    _bias("cosine", "cosine", reads="texts"),
+    _bias("cosine_spread", "spread of cosines between values", reads="texts"),
+    _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
     _bias(
         "max_skew",
         "MaxSkew",
         bounds=POSITIVE,
         reads="rankings",
         compute=max_skews,
-        everyday="surplus of one group in searches",
+        everyday=_SURPLUS,
     ),
     # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
     _bias(
         "max_skew_dataset",
         "MaxSkew against the gallery's own shares",
         bounds=POSITIVE,
-        everyday="surplus of one group in searches",
+        everyday=_SURPLUS,
     ),
-    _bias(
-        "max_skew_uniform",
-        "MaxSkew against even shares",
-        bounds=POSITIVE,
-        everyday="surplus of one group in searches",
-    ),
+    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE, everyday=_SURPLUS),
     _bias(
         "min_skew",
         "MinSkew",
@@ -291,23 +263,14 @@ BUILT_IN = (
         bounds=(-math.inf, 0.0),
         reads="rankings",
         compute=min_skews,
-        everyday="shortage of one group in searches",
     ),
-    _bias(
-        "ndkl",
-        "NDKL",
-        bounds=POSITIVE,
-        reads="rankings",
-        compute=ndkls,
-        everyday="searches' distance from the requested shares",
-    ),
+    _bias("ndkl", "NDKL", bounds=POSITIVE, reads="rankings", compute=ndkls),
     _bias(
         "mpr",
         "MPR, representational gap",
         bounds=SHARE,
         reads="rankings",
         compute=representation_gaps,
-        everyday="searches' distance from the requested shares",
     ),
     _bias(
         "awrf",
@@ -316,7 +279,6 @@ BUILT_IN = (
         bounds=SHARE,
         reads="rankings",
         compute=rank_fairness,
-        everyday="fair places in searches",
     ),
     _bias(
         "discrepancy", "gap from even shares", bounds=SHARE, reads="shares", compute=discrepancies
@@ -334,19 +296,12 @@ BUILT_IN = (
         bounds=POSITIVE,
         reads="shares",
         compute=kl_divergences,
-        everyday="images' distance from even shares",
     ),
-    _bias(
-        "linear_probe",
-        "linear probe for the attribute, balanced accuracy",
-        bounds=SHARE,
-        everyday="attribute that a classifier can read from embeddings",
-    ),
+    _bias("linear_probe", "linear probe for the attribute, balanced accuracy", bounds=SHARE),
     _bias(
         "neighbour_probe",
         "nearest neighbours for the attribute, balanced accuracy",
         bounds=SHARE,
-        everyday="attribute that neighbours reveal",
     ),
     _bias(
         "deviation_ratio", "deviation ratio", bounds=SHARE, reads="shares", compute=deviation_ratios
@@ -364,8 +319,8 @@ BUILT_IN = (
     _utility("recognised", "subject accuracy"),
     _utility("stated_right", "stated value shown"),
     _utility("stated_recognised", "subject accuracy, value stated"),
-    _utility("clip_score", "CLIPScore", bounds=POSITIVE, everyday="match of images and prompts"),
-    _utility("fid", "FID", better="lower", bounds=POSITIVE, everyday="distance from real images"),
+    _utility("clip_score", "CLIPScore", bounds=POSITIVE),
+    _utility("fid", "FID", better="lower", bounds=POSITIVE),
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
     _utility(

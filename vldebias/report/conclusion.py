@@ -319,8 +319,9 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     names_of_change: dict[str, dict[str, None]] = {"loss of": {}, "rise in": {}}
     for cost in costs:
         if _has_lost(cost):
-            everyday = get_metric(cost.metric, strict=False).everyday or cost.title
-            price = paid(everyday, cost.before, cost.value, change_of(cost))
+            everyday = get_metric(cost.metric, strict=False).everyday
+            name = f"{everyday} ({cost.title})" if everyday else cost.title
+            price = paid(name, cost.before, cost.value, change_of(cost))
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:

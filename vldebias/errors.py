@@ -51,6 +51,10 @@ _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+# vldebias is not on PyPI, but pip finds the extras of an installed wheel in its metadata.
+_IS_CHECKOUT = (Path(_PACKAGE).parent / "pyproject.toml").is_file()
+_PACKAGE_NAME = "." if _IS_CHECKOUT else "vldebias"
+_PLACE = ", in a checkout of vldebias" if _IS_CHECKOUT else ""
 
 
 class VldebiasError(Exception):
@@ -162,18 +166,14 @@ def missing(package: str) -> MissingPackageError:
         wanted = _WITH_TORCH.format_map({name: install(name) for name in _EXTRAS})
     else:
         wanted = install(extra)
+    if extra is not None:
+        wanted += _PLACE
     return MissingPackageError(f"{package} is not installed: pip install {wanted}", name=package)
 
 
 def install(*extras: str) -> str:
-    """Return the argument of `pip install` that adds extras to this installation.
-
-    vldebias is not on PyPI, but pip finds the extras of a wheel in the installed package.
-    """
-    checkout = Path(__file__).resolve().parents[1]
-    if (checkout / "pyproject.toml").is_file():
-        return f"-e '{checkout}[{','.join(extras)}]'"
-    return f"'vldebias[{','.join(extras)}]'"
+    """Return the argument of `pip install` that adds extras to this installation."""
+    return f"'{_PACKAGE_NAME}[{','.join(extras)}]'"
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
@@ -222,7 +222,8 @@ def need_extras(*extras: str) -> None:
     if absent:
         names = ", ".join(absent)
         raise MissingPackageError(
-            f"not installed: {names}. Install with: pip install {install(*extras)}", name=absent[0]
+            f"not installed: {names}. Install with: pip install {install(*extras)}{_PLACE}",
+            name=absent[0],
         )
 
 

@@ -290,7 +290,7 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
     title = sections[0].title
     sentences = [
         f"{title}: for {one_way} of {total} professions, over {ONE_WAY:.0%} of the images show a"
-        f" single value, over all {len(counted)} records."
+        f" single value (in {len(counted)} records)."
     ]
     is_even = [dot for dot in counted if dot.share.low <= dot.even <= dot.share.high]
     if is_even:

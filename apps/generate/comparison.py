@@ -59,7 +59,8 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
                 f"--pipeline: got {shortened(repr(source), 200)}; expected the id or folder of a"
                 " diffusers pipeline, or a folder of images"
             )
-        check_path(source, "pipeline")
+        if not path.is_dir():
+            check_path(source, "pipeline")
         name = path.resolve().name if path.is_dir() else source
         # "a b" and "A-b" would share an output folder.
         if output_folder(name) in output_folders:

@@ -111,14 +111,17 @@ def check_path(name: str, *kinds: str) -> None:
         if ";" not in use:
             use += f"; expected {' or '.join(_EXPECTED_OF_KIND[kind] for kind in kinds)}"
         raise InvalidInputError(f"{name}: this is {use}")
-    if os.path.exists(path) or not os.path.isdir(path.parent):
-        is_path = name.startswith(("/", "./", "../", "~"))
-        if is_path and not os.path.exists(path):
-            raise InvalidInputError(f"{name}: no such folder; check the path")
+    if os.path.isdir(path) and not kind and "edit" not in kinds:  # edits may be in subfolders
+        expected = " or ".join(_EXPECTED_OF_KIND[kind] for kind in kinds)
+        files = ", ".join(name for name, of in _KIND_OF_FILE.items() if of in kinds)
+        raise InvalidInputError(f"{name}: expected {expected}, but it contains none of {files}")
+    if os.path.exists(path):
         return
-    names = [entry.name for entry in path.parent.iterdir()]
+    names = os.listdir(path.parent) if os.path.isdir(path.parent) else []
     hint = did_you_mean(path.name, names, "", cutoff=0.8)
-    if hint or len(path.parts) > 1:
+    # Other names with a slash may be ids on the hub, if there is no such folder.
+    is_path = name.startswith(("/", "./", "../", "~")) or (len(path.parts) > 1 and names)
+    if hint or is_path:
         raise InvalidInputError(f"{name}: no such folder; {hint or 'check the path'}")
 
 

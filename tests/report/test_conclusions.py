@@ -243,7 +243,8 @@ def test_a_lambda_of_0_is_said_to_be_no_edit_if_it_changes_nothing(
         ((-0.64, -1.0, 0.1), "no clear loss of best matches that are kept"),
         (
             (-0.64, -0.64, -0.64),
-            "best matches that are kept (retained hits@10) 1.000 to 0.360 (-0.640 [-0.640, -0.640])",
+            "best matches that are kept (retained hits@10) 1.000 to 0.360 (-0.640 [-0.640, -0.640]"
+            ")",
         ),
     ],
 )

@@ -349,8 +349,8 @@ def refuse_second(host: Attachable) -> None:
     conflicting = _conflicting(host)
     if conflicting:
         raise AlreadyAttachedError(
-            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first, or"
-            " pass a list of prompt sets to debias() to handle several attributes jointly"
+            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first"
+            " (vldebias.attachment_of(model) returns it), or pass a list of prompt sets to debias() to handle several attributes jointly"
         )
 
 

@@ -30,6 +30,7 @@ from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
+    from vldebias.hosts.loaded import Loaded
     from vldebias.typing import (
         AttributeLike,
         Features,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 @explain_keywords
 def debias(  # noqa: PLR0913 (all settings of the main entry point)
-    host: Host | ModelLike | PipelineLike | Sequence[PipelineLike],
+    host: Host | Loaded | ModelLike | PipelineLike | Sequence[PipelineLike],
     attribute: AttributeLike | Edit | Mapping[str, Edit] | Attachment,
     *,
     method: str | Method | None = None,
@@ -82,8 +83,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     Args:
         host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
             of pipelines that process an image in sequence, such as a base model and a refiner. All
-            pipelines of a list use the same value for an image. Other models are wrapped in a
-            `Host` (`vldebias.hosts.custom`).
+            pipelines of a list use the same value for an image. What `vldebias.load_host` returns
+            includes the tokenizer. Other models are wrapped in a `Host` (`vldebias.hosts.custom`).
         attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly. You can also pass a fitted edit, a
             mapping from role to edit, or another pipeline's attachment, whose sampled values are
@@ -200,7 +201,7 @@ def _has_edits(attribute: object) -> TypeGuard[Mapping[str, Edit]]:
 
 @explain_keywords
 def fit_projections(
-    host: Host | ModelLike | PipelineLike,
+    host: Host | Loaded | ModelLike | PipelineLike,
     attribute: AttributeLike,
     *,
     method: str | Method | None = None,
@@ -259,7 +260,7 @@ def fit_projections(
 
 @explain_keywords
 def text_diagnostics(
-    host: Host | ModelLike | PipelineLike,
+    host: Host | Loaded | ModelLike | PipelineLike,
     attribute: PromptSetLike,
     *,
     method: str | Method | None = None,

@@ -23,7 +23,8 @@ from vldebias.errors import (
 )
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
-from vldebias.hosts.resolving import Loaded, resolve
+from vldebias.hosts.loaded import Loaded
+from vldebias.hosts.resolving import resolve
 from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
 from vldebias.projection.hub import NO_CODE, offline_reason, reason, wrong_content
@@ -78,9 +79,7 @@ def load_host(
 
     >>> import vldebias
     >>> loaded = load_host("miniature")  # or load_host("ViT-B-32", pretrained="openai")
-    >>> attachment = vldebias.debias(
-    ...     loaded.host, "gender", method="cali", tokenizer=loaded.tokenizer
-    ... )
+    >>> attachment = vldebias.debias(loaded, "gender", method="cali")
     >>> attachment.remove()
     """
     for option, value in (("model", model), ("pipeline", pipeline)):

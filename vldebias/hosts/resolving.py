@@ -3,42 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import Host
+from vldebias.hosts.loaded import Loaded
 from vldebias.utils.names import check_path, kind_of_path
 from vldebias.utils.registry import Registry, check_callable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-    from diffusers import DiffusionPipeline
-    from open_clip import CLIP
-    from PIL import Image
-    from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Store a loaded model or pipeline, with its name, tokenizer and preprocessing.
-
-    Attributes:
-        host: the model or pipeline.
-        name: the name under which it was loaded.
-        tokenizer: the model's tokenizer, or None for pipelines.
-        preprocess: the model's image preprocessing, or None for pipelines.
-    """
-
-    host: CLIP | PreTrainedModel | DiffusionPipeline
-    name: str
-    tokenizer: PreTrainedTokenizerBase | None = None
-    preprocess: BaseImageProcessor | Callable[[Image.Image], torch.Tensor] | None = None
 
 
 def _library_of(kind: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.hosts import (
@@ -180,7 +180,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         attachment = attach_fitted(target, attribute, settings)
     else:
         # Load and check prompts before choosing a method or embedding anything.
-        problem = Problem(target, attribute, lam=lam, reference=reference, max_loss=max_loss)
+        sets = cast("AttributeLike", attribute)
+        problem = Problem(target, sets, lam=lam, reference=reference, max_loss=max_loss)
         chosen = get_method(method, lam=lam, reference=reference)
         attachment = chosen.attach(problem, settings)
     try:

@@ -207,18 +207,18 @@ class Command(HelpStyle, TyperCommand):
 class Group(HelpStyle, TyperGroup):
     """Command group whose help looks like that of `Command`, and whose errors look like ours."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+    def main(self, *args: Any, **settings: Any) -> Any:
         """Run a command. Report wrong arguments in one line, as all other errors.
 
         Args:
             args: the arguments, for typer.
-            standalone_mode: whether to exit after the command.
-            settings: other settings, for typer.
+            settings: the settings, for typer.
         """
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **settings)
+        if not settings.get("standalone_mode", True):
+            return super().main(*args, **settings)
+        settings["standalone_mode"] = False
         try:
-            code = super().main(*args, standalone_mode=False, **settings)
+            code = super().main(*args, **settings)
         except _USAGE_ERROR as error:
             if error.ctx is None or error.message.startswith("Usage:"):
                 error.show()  # without arguments, the message is the help

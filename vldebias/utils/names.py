@@ -113,7 +113,7 @@ def check_path(name: str, *kinds: str) -> None:
         raise InvalidInputError(f"{name}: this is {use}")
     if os.path.isdir(path) and not kind and "edit" not in kinds:  # edits may be in subfolders
         expected = " or ".join(_EXPECTED_OF_KIND[kind] for kind in kinds)
-        files = ", ".join(name for name, of in _KIND_OF_FILE.items() if of in kinds)
+        files = ", ".join(name for name, kind in _KIND_OF_FILE.items() if kind in kinds)
         raise InvalidInputError(f"{name}: expected {expected}, but it contains none of {files}")
     if os.path.exists(path):
         return

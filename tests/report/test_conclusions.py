@@ -281,7 +281,7 @@ def test_the_average_weighted_by_training_frequencies_precedes_the_plain_one() -
         "without a row for none, compute value minus change"
     )
     assert plain_cost.cost.startswith("average accuracy 1.10")
-    assert both.cost.startswith("reweighted average accuracy")
+    assert both.cost.startswith("average accuracy (reweighted average accuracy) ")
 
 
 def gaps(change: Any, squared: Any, assigns_values: bool) -> Result:

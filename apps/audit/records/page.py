@@ -292,7 +292,11 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
         f"{title}: for {one_way} of {total} professions, over {ONE_WAY:.0%} of the images show a"
         f" single value (in {len(counted)} records)."
     ]
-    is_even = [dot for dot in counted if dot.share.low <= dot.even <= dot.share.high]
+    is_even = []
+    for dot in counted:
+        low, high = dot.share.low, dot.share.high
+        if low is not None and high is not None and low <= dot.even <= high:
+            is_even.append(dot)
     if is_even:
         worst = max(is_even, key=lambda dot: dot.one_way / len(dot.of_prompts))
         sentences.append(

@@ -73,7 +73,8 @@ def _size(before: str) -> int | None:
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     # The number precedes "of" and articles: "five of the".
     clause = re.sub(r"(?:\s+(?:of|the|these|those))+\s*$", "", clause)
-    *_, previous, number = ["", "", *re.findall(r"[\w'-]+", clause.lower())]
+    *_, first, previous, number = ["", "", "", *re.findall(r"[\w'-]+", clause.lower())]
+    previous = first if previous == "to" else previous  # "next to two", not "two to three"
     if listed(previous, "inexact") or previous in _sizes():
         return None  # An inexact number is no size: "about ten", "two or three".
     return _sizes().get(number)

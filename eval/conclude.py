@@ -1,6 +1,6 @@
 """Update the conclusions in committed results without measuring again (`python -m eval.conclude`).
 
-The conclusions in each eval/results/*.json file are recomputed from its rows with the current
+The conclusions in the eval/results/*.json files are recomputed from their rows with the current
 version of the package. The rest of the file does not change.
 """
 
@@ -25,9 +25,10 @@ def conclude(path: Path) -> int:
 
 
 def main() -> None:
-    """Update the conclusions of all committed results."""
+    """Update the conclusions of all committed results that have any."""
     for path in sorted(RESULTS.glob("*.json")):
-        print(f"{path.name}: {conclude(path)} conclusions")
+        if "conclusions" in json.loads(path.read_text(encoding="utf-8")):
+            print(f"{path.name}: {conclude(path)} conclusions")
 
 
 if __name__ == "__main__":

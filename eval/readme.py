@@ -1,4 +1,4 @@
-"""Write the tables in the documentation, and the picture in the README, from committed results.
+"""Write the tables in the documentation from committed results.
 
 python -m eval.readme          # update every page that contains a block
 python -m eval.readme --check  # fail if a page is out of date
@@ -106,9 +106,6 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
 }
 """A mapping from pages (relative to the checkout) to mappings from blocks to functions."""
 
-PICTURES: dict[str, Callable[[], str]] = {"eval/results/gain_and_cost.svg": front.gain_and_cost}
-"""A mapping from SVG files (relative to the checkout) to the functions that draw them."""
-
 
 def render(page: str, root: Path = ROOT) -> str:
     """Return the text of a page with all blocks updated from the committed results."""
@@ -123,9 +120,8 @@ def render(page: str, root: Path = ROOT) -> str:
 
 
 def everything() -> dict[str, str]:
-    """Return the text of every page that has a block, and of every picture."""
-    pages = {page: render(page) for page in BLOCKS}
-    return pages | {name: draw() for name, draw in PICTURES.items()}
+    """Return the text of every page that has a block."""
+    return {page: render(page) for page in BLOCKS}
 
 
 def main() -> int:

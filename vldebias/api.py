@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.hosts import (
@@ -30,6 +30,7 @@ from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
+    from vldebias.hosts.loaded import Loaded
     from vldebias.typing import (
         AttributeLike,
         Features,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 @explain_keywords
 def debias(  # noqa: PLR0913 (all settings of the main entry point)
-    host: Host | ModelLike | PipelineLike | Sequence[PipelineLike],
+    host: Host | Loaded | ModelLike | PipelineLike | Sequence[PipelineLike],
     attribute: AttributeLike | Edit | Mapping[str, Edit] | Attachment,
     *,
     method: str | Method | None = None,
@@ -82,8 +83,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     Args:
         host: an open_clip model, a transformers image-text model, a diffusers pipeline, or a list
             of pipelines that process an image in sequence, such as a base model and a refiner. All
-            pipelines of a list use the same value for an image. Other models are wrapped in a
-            `Host` (`vldebias.hosts.custom`).
+            pipelines of a list use the same value for an image. What `vldebias.load_host` returns
+            includes the tokenizer. Other models are wrapped in a `Host` (`vldebias.hosts.custom`).
         attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly. You can also pass a fitted edit, a
             mapping from role to edit, or another pipeline's attachment, whose sampled values are
@@ -156,6 +157,11 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         )
     target = resolve(passes[0], tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
+    if len(passes) > 1 and not target.generative:
+        raise InvalidInputError(
+            f"host: got a {type(host).__name__} of {len(passes)} objects; pass its first item, the"
+            " model (only pipelines are passed as a list)"
+        )
     attachment: Attachment
     if isinstance(attribute, PromptAttachment):
         attachment = attribute.attach_to_later_pass(target)
@@ -165,7 +171,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             f" {attribute!r}. To attach its fitted edits to another pipeline, call debias(other,"
             " attachment.projections)"
         )
-    elif isinstance(attribute, Edit | Mapping):
+    elif isinstance(attribute, Edit) or _has_edits(attribute):
         if any(setting is not None for setting in (method, lam, reference, max_loss)):
             raise InvalidInputError(
                 "got a fitted edit together with method, lam, reference or max_loss, which only"
@@ -174,7 +180,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         attachment = attach_fitted(target, attribute, settings)
     else:
         # Load and check prompts before choosing a method or embedding anything.
-        problem = Problem(target, attribute, lam=lam, reference=reference, max_loss=max_loss)
+        sets = cast("AttributeLike", attribute)
+        problem = Problem(target, sets, lam=lam, reference=reference, max_loss=max_loss)
         chosen = get_method(method, lam=lam, reference=reference)
         attachment = chosen.attach(problem, settings)
     try:
@@ -186,9 +193,16 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     return attachment
 
 
+def _has_edits(attribute: object) -> TypeGuard[Mapping[str, Edit]]:
+    """Return whether a mapping contains edits, rather than the content of a prompt set."""
+    if not isinstance(attribute, Mapping):
+        return False
+    return not attribute or any(isinstance(edit, Edit) for edit in attribute.values())
+
+
 @explain_keywords
 def fit_projections(
-    host: Host | ModelLike | PipelineLike,
+    host: Host | Loaded | ModelLike | PipelineLike,
     attribute: AttributeLike,
     *,
     method: str | Method | None = None,
@@ -247,7 +261,7 @@ def fit_projections(
 
 @explain_keywords
 def text_diagnostics(
-    host: Host | ModelLike | PipelineLike,
+    host: Host | Loaded | ModelLike | PipelineLike,
     attribute: PromptSetLike,
     *,
     method: str | Method | None = None,

@@ -10,6 +10,7 @@ import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,10 +37,12 @@ _EXTRAS = {
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
-# Every extra that loads models includes torch, so a message about torch lists them all.
+EXTRAS_OF_COMMAND: ContextVar[str] = ContextVar("vldebias_extras", default="")
+"""The extras of the command that runs, separated by commas, or "" in Python."""
+# Every extra that loads models includes torch, so in Python, a message about torch lists them all.
 _WITH_TORCH = (
-    "'.[clip]' for CLIP models, '.[diffusers]' for pipelines, '.[eval]' to measure, '.[train]' to"
-    " fine-tune, or '.[torch]' for embeddings of your own, in a checkout of vldebias"
+    "{clip} for CLIP models, {diffusers} for pipelines, {eval} to measure, {train} to fine-tune, or"
+    " {torch} for embeddings of your own"
 )
 
 # The user's line is in the innermost stack frame outside this package and outside installed
@@ -48,6 +51,10 @@ _PACKAGE = str(Path(__file__).resolve().parent)
 _LIBRARIES = tuple(
     {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+# vldebias is not on PyPI, but pip finds the extras of an installed wheel in its metadata.
+_IS_CHECKOUT = (Path(_PACKAGE).parent / "pyproject.toml").is_file()
+_PACKAGE_NAME = "." if _IS_CHECKOUT else "vldebias"
+_PLACE = ", in a checkout of vldebias" if _IS_CHECKOUT else ""
 
 
 class VldebiasError(Exception):
@@ -148,13 +155,25 @@ def missing(package: str) -> MissingPackageError:
         package: the import name, such as "sklearn".
     """
     extra = EXTRA_OF.get(package)
-    if extra == "torch":
-        wanted = _WITH_TORCH
-    elif extra is not None:
-        wanted = f"'.[{extra}]', in a checkout of vldebias"
-    else:
+    extras_of_command = EXTRAS_OF_COMMAND.get()
+    if extra is None:
         wanted = package
+    elif extras_of_command:
+        # Every extra includes torch.
+        extras = [*extras_of_command.split(","), extra if extra != "torch" else ""]
+        wanted = install(*dict.fromkeys(filter(None, extras)))
+    elif extra == "torch":
+        wanted = _WITH_TORCH.format_map({name: install(name) for name in _EXTRAS})
+    else:
+        wanted = install(extra)
+    if extra is not None:
+        wanted += _PLACE
     return MissingPackageError(f"{package} is not installed: pip install {wanted}", name=package)
+
+
+def install(*extras: str) -> str:
+    """Return the argument of `pip install` that adds extras to this installation."""
+    return f"'{_PACKAGE_NAME}[{','.join(extras)}]'"
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
@@ -202,9 +221,10 @@ def need_extras(*extras: str) -> None:
     absent = [package for package in packages if find_spec(package) is None]
     if absent:
         names = ", ".join(absent)
-        # vldebias is not on PyPI, so `pip install 'vldebias[...]'` would fail.
-        wanted = f"pip install '.[{','.join(extras)}]', in a checkout of vldebias"
-        raise MissingPackageError(f"not installed: {names}. Install with: {wanted}", name=absent[0])
+        raise MissingPackageError(
+            f"not installed: {names}. Install with: pip install {install(*extras)}{_PLACE}",
+            name=absent[0],
+        )
 
 
 class Lazily:
@@ -252,8 +272,13 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
     return get
 
 
-# Old names from before version 1.0, with the new ones: parameters, exported names, and losses.
+# Other words for a name: parameters, exported names and losses from before version 1.0, and words
+# that people use for an attribute.
 RENAMED = {
+    "sex": ("gender",),
+    "genre": ("gender",),
+    "ethnicity": ("race",),
+    "texts": ("prompts",),
     "prompts": ("attribute",),
     "sets": ("attribute",),
     "attribute_set": ("attribute",),
@@ -352,9 +377,8 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
                 hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
                 if hint is None:
                     hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
-                )
+                called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {hint}")
         return function(*args, **keywords)
 
     return call

@@ -27,11 +27,13 @@ class Entry:
         module: name of the command's module. In `Program.commands`, it is relative to the program.
         attribute: name of a function or of an `App` with subcommands in the module.
         summary: first paragraph of the command's help.
+        extras: the extras in pyproject.toml that the command needs, separated by commas.
     """
 
     module: str
     attribute: str
     summary: str
+    extras: str = ""
 
 
 @dataclass(frozen=True)

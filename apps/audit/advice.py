@@ -347,21 +347,21 @@ def _advice_of_model(
     side = prediction.side(place)
     if prediction.is_sure(side, place):
         return LEANS, f"leans {prediction.values[side]}: rewrite it or use a method"
-    return UNDECIDED, f"no clear lean: {_remedy_if_unclear(prediction, place)}"
+    return UNDECIDED, _remedy_if_unclear(prediction, place)
 
 
 def _remedy_if_unclear(prediction: Prediction, place: int) -> str:
-    """Return the recommended action for a prompt without a clear lean."""
+    """Return the verdict and the recommended action for a prompt without a clear lean."""
     n = prediction.own_images.get(place)
     if n is None:
-        return "generate some images"
+        return "no clear lean: generate some images"
     share = prediction.shares[0, prediction.side(place), place]
     more = images_to_settle(share, n, 1 / len(prediction.values))
     if more is not None:
-        return f"generate {more} more"
+        return f"too few images ({n}): generate {more} more"
     if n < FEWEST_EVEN:
-        return f"{quantity(n, 'image')} are too few to tell: generate {FEWEST_EVEN} more"
-    return "nearly even so far"
+        return f"too few images ({n}): generate {FEWEST_EVEN} more"
+    return "no clear lean: nearly even so far"
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:

@@ -280,8 +280,12 @@ def _check_source(
     if sum(sources) != 1:
         if measure is not None and not any(sources):
             raise InvalidInputError("--measure needs --pipeline, which generates the images")
+        if any(sources):
+            raise InvalidInputError("expected only one of --model, --pipeline and --texts")
         raise InvalidInputError(
-            "expected exactly one of --model, --pipeline and --texts as the source of embeddings"
+            "an audit predicts what a model shows, so it needs --pipeline or --model; to try it:"
+            " --pipeline miniature. To balance prompts without a model: vldebias prompts balance"
+            " FILE --attribute gender"
         )
     if measure is not None and ("pipeline" not in flags or calibration is not None):
         raise InvalidInputError(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, fill
 from vldebias.utils.arrays import Floats, Mask
 
@@ -143,30 +142,40 @@ class Prediction:
             place: position of the prompt.
         """
         equal_share = 1 / len(self.values)
-        share, low, _ = self.shares[:, side, place]
-        n = self.n_images.get(place)
-        if n is None:
-            is_likely = self.chance[side, place] >= SURE
-        else:
-            is_likely = is_clearly_above(equal_share, round(share * n), n)
+        low = self.shares[1, side, place]
+        # The intervals of counted shares are exact.
+        is_likely = place in self.n_images or self.chance[side, place] >= SURE
         return bool(is_likely and low > equal_share)
 
 
 def is_clearly_above(share: float, hits: int, n: int) -> bool:
-    """Return whether the number of hits is significantly above a share, at LEVEL.
+    """Return whether the exact interval of the number of hits lies above a share.
 
-    This is the exact two-sided binomial test. For a share of one half, it requires at least six
-    images that all show the value. The Wilson interval already excludes one half after four such
-    images, which happens by chance in one of sixteen cases.
+    For a share of one half, this requires at least six images that all show the value.
 
     Args:
         share: the share under the null hypothesis.
         hits: number of images that show the value.
         n: number of images.
     """
-    # The survival function at hits - 1 is the probability of at least this many hits.
-    chance = need("scipy.special").bdtrc(hits - 1, n, share)
-    return bool(chance <= (1 - LEVEL) / 2)
+    return exact_interval(hits, n)[0] > share
+
+
+def exact_interval(hits: int, n: int) -> tuple[float, float]:
+    """Return the interval of a share by Clopper and Pearson (1934), at LEVEL.
+
+    Wilson's interval already excludes one half after four images that all show the same value,
+    which happens by chance in one of eight cases.
+
+    Args:
+        hits: number of images that show the value.
+        n: number of images.
+    """
+    quantile = need("scipy.special").betaincinv
+    tail = (1 - LEVEL) / 2
+    low = quantile(hits, n - hits + 1, tail) if hits else 0.0
+    high = quantile(hits + 1, n - hits, 1 - tail) if hits < n else 1.0
+    return float(low), float(high)
 
 
 def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
@@ -280,14 +289,14 @@ def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int,
 
 
 def _counted(counts: Sequence[float]) -> Floats:
-    """Return shares and their Wilson intervals (3, k) for the number of images per value."""
+    """Return shares and their exact intervals (3, k) for the number of images per value."""
     total = sum(counts)
     # Counts may be fractional, because tables may weight images.
     n = max(round(total), 1)
     columns = []
     for count in counts:
         share = count / total
-        low, high = wilson_interval(round(share * n), n)
+        low, high = exact_interval(round(share * n), n)
         columns.append((share, min(low, share), max(high, share)))
     return np.array(columns).T
 

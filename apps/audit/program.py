@@ -8,6 +8,7 @@ PROGRAM = Program(
             "commands",
             "audit_command",
             "Predict what each prompt's images will show, with intervals, before generating any.",
+            extras="clip,eval",
         ),
         "records": Entry(
             "records.commands",

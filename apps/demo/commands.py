@@ -11,6 +11,7 @@ from vldebias.cli.common import print_message
 from vldebias.cli.flags import HOST, Pipelines, flags_of_options, host_flags, with_flags
 from vldebias.errors import need
 from vldebias.utils.devices import device_of
+from vldebias.utils.names import check_path
 
 from ..serving import ADDRESS_FLAGS
 
@@ -48,6 +49,9 @@ def demo_command(
           --embeddings fairface.npz --image-dir ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
+    for name in pipeline or ():
+        check_path(name, "pipeline")
+    check_path(flags.get("model") or "", "model")
     # Importing Gradio takes several seconds, so print a message first.
     print_message("vldebias demo: starting; the address will appear in a few seconds")
     flags.setdefault("device", "auto")

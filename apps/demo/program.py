@@ -8,6 +8,7 @@ PROGRAM = Program(
             "commands",
             "demo_command",
             "Open a page that shows images, a search and a classifier before and after debiasing.",
+            extras="demo",
         ),
     },
     extras={"demo": "gradio"},

@@ -13,7 +13,7 @@ from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
-from vldebias.utils.names import check_model
+from vldebias.utils.names import check_model, check_path
 
 if TYPE_CHECKING:
     from vldebias.data import Embeddings
@@ -67,6 +67,7 @@ def diagnose_command(
           --methods default,difference --texts texts.npz
       vldebias diagnose features.npz --label-column class --image-dir images/
     """
+    check_path(str(features), "features")
     names = tuple(split_names([methods]))
     if labels is None and groups is None:
         raise InvalidInputError(

@@ -9,6 +9,7 @@ PROGRAM = Program(
             "diagnose_command",
             "Probe embeddings for attribute leakage, worst-performing groups, label errors and"
             " margins.",
+            extras="eval",
         ),
     },
     names={"diagnose": "diagnosis"},

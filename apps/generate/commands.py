@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -95,6 +96,11 @@ def generate_command(
     """
     if not prompt.strip():
         raise InvalidInputError("PROMPT: got an empty string; expected a description of an image")
+    if os.path.isfile(prompt):
+        raise InvalidInputError(
+            f"PROMPT: got the file {prompt!r}; expected a description of an image. For a file of"
+            f" prompts: vldebias prompts balance {shlex.quote(prompt)} --attribute gender"
+        )
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())

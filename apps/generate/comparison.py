@@ -14,6 +14,7 @@ from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage, hash_of
 from vldebias.measure.rows import NONE
 from vldebias.report.page import write_page
 from vldebias.report.strip import row_title
+from vldebias.utils.names import check_path, kind_of_path
 from vldebias.utils.pictures import LARGEST, decode
 from vldebias.utils.schema import file_slug
 
@@ -32,7 +33,7 @@ def is_own_images(source: str) -> bool:
         # A folder with this name may exist, such as the output of an earlier run.
         return False
     folder = Path(source).expanduser()
-    return folder.is_dir() and not (folder / "model_index.json").is_file()
+    return folder.is_dir() and not kind_of_path(folder)
 
 
 def names_of(sources: Sequence[str]) -> dict[str, str]:
@@ -58,8 +59,8 @@ def names_of(sources: Sequence[str]) -> dict[str, str]:
                 f"--pipeline: got {shortened(repr(source), 200)}; expected the id or folder of a"
                 " diffusers pipeline, or a folder of images"
             )
-        if source.startswith(("/", "./", "../", "~")) and not path.exists():
-            raise InvalidInputError(f"--pipeline {source}: no such folder; check the path")
+        if not path.is_dir():
+            check_path(source, "pipeline")
         name = path.resolve().name if path.is_dir() else source
         # "a b" and "A-b" would share an output folder.
         if output_folder(name) in output_folders:

@@ -8,6 +8,7 @@ PROGRAM = Program(
             "commands",
             "generate_command",
             "Generate images for a prompt with and without balanced prompts, from the same noise.",
+            extras="diffusers,eval",
         ),
     },
 )

@@ -9,6 +9,7 @@ PROGRAM = Program(
             "label_command",
             "Label images by hand, one at a time, blinded, in a different order for each"
             " annotator.",
+            extras="demo",
         ),
     },
     tasks={"people": "people"},

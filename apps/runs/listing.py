@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import quote
@@ -17,6 +17,8 @@ from vldebias.report.page import front_rows, model_in_words, write_page
 from vldebias.report.plots import tradeoffs
 from vldebias.report.result import Result
 from vldebias.report.table import NAMES, ReadableRow, at_settings, form_of, readable
+from vldebias.utils.files import read_json
+from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,8 +104,38 @@ class TaskTable(NamedTuple):
     has_methods: bool
 
 
+GENERATED = "generate.json"
+# What the row of an audit contains, apart from the number of its prompts that lean.
+_EMPTY: dict[str, Any] = {
+    "method": NAMES[NONE],
+    "measure": "prompts that lean",
+    "better": "neither",
+    "value": math.nan,
+    "low": math.nan,
+    "high": math.nan,
+    "number": "",
+    "cost": "",
+    "verdict": "",
+    "metrics": {},
+}
 # Columns of a readable row that are shown unchanged.
 _FIGURE = ("measure", "better", "value", "low", "high", "number", "verdict")
+
+
+class GeneratedFolder(NamedTuple):
+    """A folder that `vldebias generate` wrote.
+
+    Attributes:
+        name: the folder, relative to the listed folder.
+        prompt: the prompt.
+        sentences: who was requested and seen, for each row of images.
+        page: the URL of its page relative to the list.
+    """
+
+    name: str
+    prompt: str
+    sentences: str
+    page: str
 
 
 class RunList(NamedTuple):
@@ -112,10 +144,12 @@ class RunList(NamedTuple):
     Attributes:
         rows: one row per run, task and method.
         unreadable: maps each file that could not be loaded to the reason.
+        generated: the folders that `vldebias generate` wrote.
     """
 
     rows: list[RunRow]
     unreadable: dict[str, str]
+    generated: list[GeneratedFolder]
 
 
 def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
@@ -138,20 +172,43 @@ def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
         )
     rows: list[RunRow] = []
     unreadable: dict[str, str] = {}
+    generated: list[GeneratedFolder] = []
     for file in sorted(folder.rglob("*.json")):
         name = file.relative_to(folder).as_posix()
         try:
-            if _is_result(file):
+            if file.name == GENERATED:
+                generated.append(_generated(file, folder, page_folder or folder))
+            elif _is_result(file):
                 rows += _rows_of(file, name, page_folder or folder)
         except (InvalidInputError, OSError) as error:
             unreadable[name] = str(error).removeprefix(f"{file}: ")
-    if not rows and not unreadable:
+    if not rows and not unreadable and not generated:
         raise InvalidInputError(
             f"{folder}: contains no results; expected files written by `vldebias eval`, such as"
             " NAME/result.json"
         )
     # The sort is stable, so runs with the same date stay ordered by name.
-    return RunList(sorted(rows, key=lambda row: row.date, reverse=True), unreadable)
+    return RunList(sorted(rows, key=lambda row: row.date, reverse=True), unreadable, generated)
+
+
+def _generated(file: Path, folder: Path, page_folder: Path) -> GeneratedFolder:
+    """Read what `vldebias generate` wrote about its images."""
+    facts = read_json(file)
+    if not isinstance(facts, dict) or "sentences" not in facts:
+        raise InvalidInputError(f"{file}: expected the facts that `vldebias generate` writes")
+    return GeneratedFolder(
+        file.parent.relative_to(folder).as_posix(),
+        str(facts.get("prompt", "")),
+        " ".join(map(str, facts["sentences"])),
+        _address(file.parent / _INDEX, page_folder),
+    )
+
+
+def _address(page: Path, page_folder: Path) -> str:
+    """Return the URL of a page relative to the list, or "" if the page does not exist."""
+    if not page.is_file():
+        return ""
+    return quote(Path(os.path.relpath(page, page_folder)).as_posix())
 
 
 def _is_result(file: Path) -> bool:
@@ -172,29 +229,35 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
     # Both "sd15/result.json" and "sd15.json" are listed as the run "sd15".
     run = name.removesuffix("result.json").removesuffix("/").removesuffix(".json")
     run = run or file.parent.resolve().name
-    page = file.parent / _INDEX
-    address = ""
-    if page.is_file():
-        address = quote(Path(os.path.relpath(page, page_folder)).as_posix())
+    address = _address(file.parent / _INDEX, page_folder)
+    advice_of_task = {part.task: part.settings.get("prompts") for part in result.provenance}
     measure_of_task = {}
     for conclusion in conclusions(frame):
         measure_of_task[conclusion.task] = (conclusion.metric, conclusion.subset)
     rows = []
     for task, block in frame.groupby("task", sort=False):
         rows_of_task = cast("list[ReadableRow]", list(block.itertuples()))
+        model = model_of_task.get(str(task), "")
+        about: dict[str, Any] = {"date": result.date or "", "page": address, "path": str(file)}
+        advice = advice_of_task.get(str(task))
+        if isinstance(advice, Mapping):
+            rows.append(_row_of_audit(advice, RunRow(run, model, str(task), **about, **_EMPTY)))
+            continue
         for row in _representatives(block, measure_of_task.get(str(task))):
             cost, verdict = cost_and_verdict(rows_of_task, row)
             figure = {name: getattr(row, name) for name in _FIGURE} | {"verdict": verdict}
-            about: dict[str, Any] = {
-                "cost": cost,
-                "date": result.date or "",
-                "page": address,
-                "path": str(file),
-                "metrics": _metrics(block, row),
-            }
-            model = model_of_task.get(str(task), "")
+            about |= {"cost": cost, "metrics": _metrics(block, row)}
             rows.append(RunRow(run, model, str(task), row.name, **about, **figure))
     return rows
+
+
+def _row_of_audit(advice: Mapping[str, str], row: RunRow) -> RunRow:
+    """Return the row of an audit, which has advice on each prompt: how many of them lean."""
+    leaning = sum(text.startswith("leans ") for text in advice.values())
+    number = f"{leaning:,} of {quantity(len(advice), 'prompt')}"
+    value = leaning / max(len(advice), 1)
+    metrics = {row.measure: MeasuredValue(value, number, "")}
+    return row._replace(value=value, number=number, metrics=metrics)
 
 
 def _metrics(block: pd.DataFrame, row: ReadableRow) -> dict[str, MeasuredValue]:
@@ -287,6 +350,7 @@ def render_runs(folder: Path, path: Path | None = None) -> tuple[Path, RunList]:
         "runs": name_of_path,
         "plots_of_path": _plots(list(name_of_path)),
         "unreadable": runs.unreadable,
+        "generated": runs.generated,
     }
     return write_page(path, TEMPLATE, values), runs
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.pages import picture
-from eval.tables import paragraph, read, rows_in, table
+from eval.tables import paragraph, read, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
 
@@ -85,18 +84,6 @@ class Line:
         task = f"{self.task} ({_n(bias)}): {self.how}"
         return [task, before, value_and_interval(bias), text]
 
-    def bars(self) -> tuple[picture.Bar, picture.Bar]:
-        """Return the line as bars, with errors in place of accuracies."""
-        bias = self.bias
-        name, values = bias.title, (bias.before, bias.value, bias.low, bias.high)
-        if bias.better == "higher":
-            name = name.replace("accuracy", "errors")
-            values = (1 - bias.before, 1 - bias.value, 1 - bias.high, 1 - bias.low)
-        title, cost = self.main_cost
-        utility = title.removesuffix(" at the training frequencies")
-        costs = (cost.before, cost.value, cost.low, cost.high)
-        return picture.Bar(name, *values), picture.Bar(utility, *costs)
-
     def paid(self) -> str:
         """Format each cost before and after, with its interval if the cost increased."""
         costs = []
@@ -162,7 +149,7 @@ PACKAGED = (
 WINDOW = (
     Line(
         "people by the small model",
-        "default, `balanced-prompts`",
+        "balanced prompts (default)",
         *PEOPLE,
         "balanced-prompts",
         WRITTEN,
@@ -194,9 +181,12 @@ WINDOW = (
         "rerank",
     ),
     Line(
-        "classifying photographs by age", "text alone, default", *AGES, "difference of the values"
+        "classifying photographs by age",
+        "edit from text (default)",
+        *AGES,
+        "difference of the values",
     ),
-    Line("classifying cartoon birds", "text alone, default", *BIRDS, "default"),
+    Line("classifying cartoon birds", "edit from text (default)", *BIRDS, "default"),
     Line(
         "classifying cartoon birds", "no edit, threshold at the median score", *BIRDS, "none@median"
     ),
@@ -211,17 +201,7 @@ def front() -> str:
     head = ["task and method", "before", "after", "main cost"]
     people, real, birds = (line.brief() for line in FRONT)
     rows = table(head, people, real, _searched(), birds)
-    return f"{rows}{_simple_prompts()}From {files}, `eval/results/search_index.json`.\n\n"
-
-
-def _simple_prompts() -> str:
-    """Explain why `vldebias quickstart` measures another gap than the first row."""
-    of_method = rows_in(read("quickstart"), "generation gender", "unseen professions")
-    before, after = (of_method[method, GAP].value for method in ("none", "balanced-prompts"))
-    return paragraph(
-        "The prompts of the first row mention places and things; for plain prompts,"
-        f" `vldebias quickstart` measures {before:.2f} to {after:.2f}."
-    )
+    return f"{rows}From {files}, `eval/results/search_index.json`.\n\n"
 
 
 def _searches() -> dict[str, dict[str, float]]:
@@ -242,11 +222,11 @@ def _searched() -> list[str]:
     even_stay, uneven_stay, worst_stay = (searches[i]["stay"] for i in (EVEN, UNEVEN, worst))
     return [
         "searching 100,000 portraits (blends of three photographs): `queries.search`",
-        "skew above chance, as a unit: 1",
-        f"{even_left:.2f} if half of the index shows women, {uneven_left:.2f} if a fifth does,"
-        f" {worst_left:.2f} in the worst index ({_short(worst)})",
-        f"of the first 50 results, {even_stay:.2f}, {uneven_stay:.2f} and {worst_stay:.2f} are the"
-        f" same as before; {searches[EVEN]['worse']:.0%}, {searches[UNEVEN]['worse']:.0%} and"
+        "100% of the surplus of one group",
+        f"{even_left:.0%} of it if half of the index shows women, {uneven_left:.0%} if a fifth"
+        f" does, {worst_left:.0%} in the worst index ({_short(worst)})",
+        f"{even_stay:.0%}, {uneven_stay:.0%} and {worst_stay:.0%} of the first 50 results stay;"
+        f" {searches[EVEN]['worse']:.0%}, {searches[UNEVEN]['worse']:.0%} and"
         f" {searches[worst]['worse']:.0%} of the queries get worse",
     ]
 
@@ -254,31 +234,6 @@ def _searched() -> list[str]:
 def _short(index: str) -> str:
     """Return the name of an index without its kind and composition."""
     return index.removeprefix("index: ").partition(",")[0]
-
-
-def gain_and_cost() -> str:
-    """Draw the table in the README, and the paper's projection, as an SVG."""
-    searches = _searches()
-    worst = list(searches)[-1]
-    return picture.draw(
-        {
-            "people by the small model: balanced prompts": WINDOW[0].bars(),
-            "Stable Diffusion 3.5, public images: a stated gender": WINDOW[1].bars(),
-            "people by the small model: the paper's projection": WINDOW[2].bars(),
-            "searching 100,000 portraits, half of women: queries.search": _bars(searches[EVEN]),
-            f"searching the worst index ({_short(worst)}): queries.search": _bars(searches[worst]),
-            "classifying cartoon birds: the default": WINDOW[7].bars(),
-        }
-    )
-
-
-def _bars(search: Mapping[str, float]) -> tuple[picture.Bar, picture.Bar]:
-    """Return the bars of searches of an index, which have no intervals."""
-    left, stay = search["left"], search["stay"]
-    return (
-        picture.Bar("skew above chance", 1, left, left, left),
-        picture.Bar("results that stay", 1, stay, stay, stay),
-    )
 
 
 def window() -> str:
@@ -293,6 +248,6 @@ def needs_of_commands() -> str:
         row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
     ]
     return paragraph(
-        "Both need make and Python and, the first time, download packages that take up"
-        f" {size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`).",
+        f"The first time, both download {size / 1000:.0f} GB of packages, most of it torch"
+        " (`eval/results/install_sizes.json`).",
     )

@@ -5,10 +5,13 @@ import builtins
 import json
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import open_clip
 import pytest
@@ -124,9 +127,23 @@ def test_an_unreachable_hub_is_tried_and_reported_once(call: str, attempts: list
     assert constants.HF_HUB_OFFLINE is False, "users who are back online are not kept offline"
 
 
-def test_a_reachable_hub_is_used_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        HTTPError("https://huggingface.co", 404, "Not Found", Message(), None),
+        URLError(ssl.SSLCertVerificationError()),
+    ],
+)
+def test_a_reachable_hub_is_used_as_usual(
+    answer: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def urlopen(*_: object, **__: object) -> None:
+        if answer is not None:
+            raise answer
+
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"})
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
     with offline_reason("nosuch") as why:
         assert (why, constants.HF_HUB_OFFLINE) == ("", False)
 
@@ -176,7 +193,7 @@ def test_damaged_and_missing_weights_are_rejected_with_a_message(folder: Path) -
         with pytest.raises(InvalidInputError, match=r"cannot load .*clip'"):
             load_host(model=str(folder))
     for option in ("model", "pipeline"):
-        with pytest.raises(InvalidInputError, match="cannot load"):
+        with pytest.raises(InvalidInputError, match=r"it contains none of .*\.json"):
             load_host(**{option: str(folder.parent)})
 
 

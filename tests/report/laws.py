@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from vldebias.measure.metric import get_metric
 from vldebias.report.conclusion import Conclusion
 from vldebias.report.page import front_groups, front_rows
 from vldebias.report.result import Result
@@ -95,13 +96,15 @@ def _missing_costs(conclusion: Conclusion, rows: list[Any]) -> list[str]:
         is_higher_better = row.better == "higher"
         if row.change_high < -1e-9 if is_higher_better else row.change_low > 1e-9:
             losers.append(row)
-    lost, _, kept = conclusion.cost.partition("no clear loss of ")
+    lost, _, kept = conclusion.cost.partition("no clear ")
+    names_without_loss = re.split(", | or |; ", re.sub("no clear |loss of |rise in ", "", kept))
     messages = []
     for row in losers:
         base = row.title.partition("@")[0]
         if base not in lost:
             messages.append(f"{row.title} lost {row.moved}, and is no cost")
-        if row.verdict == "nothing to remove" or row.title in re.split(", | or ", kept):
+        everyday = get_metric(row.metric, strict=False).everyday or row.title
+        if row.verdict == "nothing to remove" or everyday in names_without_loss:
             messages.append(f"{row.title} lost {row.moved}, and is called no loss")
     lost_bases = {row.title.partition("@")[0] for row in losers}
     for row in utilities.values():

@@ -179,7 +179,7 @@ def test_a_conclusion_is_about_the_default_and_the_papers_setting() -> None:
     (both,) = sweep("orth", "default", "orth-cali").conclusions()
     assert both.method == "default"
     assert both.paper == "0.60 (orth-cali, λ = 1000; +0.20 [+0.10, +0.30])"
-    assert "with the default (change" in both.sentence
+    assert "with an edit from text (change" in both.sentence
     assert both.sentence.index(both.paper) < both.sentence.index("Cost:")
     (paper,) = sweep("orth", "orth-cali").conclusions()
     assert (paper.method, paper.paper) == ("orth-cali, λ = 1000", "")
@@ -236,9 +236,16 @@ def test_a_lambda_of_0_is_said_to_be_no_edit_if_it_changes_nothing(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ((-0.64, -0.66, -0.62), "retained hits@10 1.00 to 0.36 (-0.64 [-0.66, -0.62])"),
-        ((-0.64, -1.0, 0.1), "no clear loss of retained hits@10"),
-        ((-0.64, -0.64, -0.64), "retained hits@10 1.000 to 0.360 (-0.640 [-0.640, -0.640])"),
+        (
+            (-0.64, -0.66, -0.62),
+            "best matches that are kept (retained hits@10) 1.00 to 0.36 (-0.64 [-0.66, -0.62])",
+        ),
+        ((-0.64, -1.0, 0.1), "no clear loss of best matches that are kept"),
+        (
+            (-0.64, -0.64, -0.64),
+            "best matches that are kept (retained hits@10) 1.000 to 0.360 (-0.640 [-0.640, -0.640]"
+            ")",
+        ),
     ],
 )
 def test_a_utility_that_starts_at_its_optimum_has_a_cost(change: Any, expected: str) -> None:
@@ -274,7 +281,7 @@ def test_the_average_weighted_by_training_frequencies_precedes_the_plain_one() -
         "without a row for none, compute value minus change"
     )
     assert plain_cost.cost.startswith("average accuracy 1.10")
-    assert both.cost.startswith("reweighted average accuracy")
+    assert both.cost.startswith("average accuracy (reweighted average accuracy) ")
 
 
 def gaps(change: Any, squared: Any, assigns_values: bool) -> Result:

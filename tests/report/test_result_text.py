@@ -18,11 +18,12 @@ def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) ->
     (conclusion,) = made.conclusions()
     assert " ".join(" ".join(shown).split()).startswith(conclusion.short)
     assert conclusion.short.startswith(
-        "search: better, at a cost. MaxSkew@10 0.50 to 0.30 [0.20, 0.40] with"
+        "search: better, at a cost. Surplus of one group in searches: 0.50 before, 0.30"
+        " [0.20, 0.40] with an edit from text (chance 0.10); cost: recall@5 0.90 to 0.80"
     )
-    assert "main cost: " in conclusion.short
+    assert conclusion.short.endswith("(MaxSkew@10)")
     # The rows have the same verdicts as on the page.
-    assert any(re.search("^  default .*  better, at a cost$", line) for line in shown)
+    assert any(re.search("^  edit from text .*  better, at a cost$", line) for line in shown)
     assert any(re.search("^  cali .* better$", line) for line in shown)
     # The cost of another method than the conclusion's is printed below it.
     orth = [bias("orth", 0.2, change=DOWN), figure("orth", 0.8, change=DOWN, **RECALL)]
@@ -49,7 +50,7 @@ def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) ->
     assert "1 more values" in text(result([figure(), figure(subset="a part")]))
     assert str(result([], protocol())).startswith("Result(")
     assert "recall@5 (higher" not in text(made, [("search", "max_skew@10")])
-    assert str(made).index("  default ") < str(made).index("  cali "), (
+    assert str(made).index("  edit from text ") < str(made).index("  cali "), (
         "the header states the subject"
     )
 
@@ -62,10 +63,8 @@ def test_many_conclusions_are_shortened_and_the_rest_is_counted() -> None:
     made = result(rows, *(protocol(f"task {i}") for i in range(40)))
     shown = str(made).splitlines()
     assert len(shown) == 25
-    assert (
-        shown[0]
-        == "task 0: better. MaxSkew@10 0.50 to 0.50 [0.40, 0.60] with the default; cost not"
-    )
+    start = "task 0: better. Surplus of one group in searches: 0.50 before, 0.50 [0.40, 0.60]"
+    assert shown[0].startswith(start)
     assert any(line.endswith(" more: conclusions()") for line in shown)
     assert any(line.startswith("  no method") for line in shown), "and some rows"
 

@@ -52,11 +52,11 @@ def assert_drawn(
 def test_a_search_grid_shows_the_top_results_of_each_method(tmp_path: Path) -> None:
     images = open_world("portraits", n=60)
     loaded = vldebias.load_host("miniature")
-    how = {"images": images, "texts": "A photo of a nurse.", "methods": ["none", "rerank"]}
+    how = {"images": images, "prompts": "A photo of a nurse.", "methods": ["none", "rerank"]}
     picture = grid(loaded, "gender", **how)
     features = Inputs(Options(Path()), {"model": loaded, "images": images}, needs="t")["images"]
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    texts = loaded.host.encode_text(loaded.tokenizer([how["texts"]])).detach()
+    texts = loaded.host.encode_text(loaded.tokenizer([how["prompts"]])).detach()
     scores = (torch.nn.functional.normalize(texts, dim=1) @ features.unit[:].T)[0]
     even = vldebias.rerank(scores, 10, features=features.unit[:], attribute="gender", model=host)
     _, left, top = layout(10 * (CELL + GAP))
@@ -70,7 +70,7 @@ def test_a_search_grid_shows_the_top_results_of_each_method(tmp_path: Path) -> N
 
 def test_a_grid_shows_what_debias_attaches() -> None:
     shown = [
-        grid(load_pipeline(), "professions-gender", seeds=[0], texts=[TEXT], **how, **FAST)
+        grid(load_pipeline(), "professions-gender", seeds=[0], prompts=[TEXT], **how, **FAST)
         for how in ({}, {"methods": ["none", "default"]})
     ]
     assert shown[0].tobytes() == shown[1].tobytes()
@@ -82,7 +82,7 @@ def test_cells_equal_what_the_pipeline_generates_with_each_method() -> None:
     texts = [TEXT, "A photo of a plumber."]
     edit = vldebias.fit_projections(pipe, PROFESSIONS, method="cali", lam=5.0).only
     methods = {"as it is": "none", "by name": "cali", "as an edit": edit}
-    picture = grid(pipe, PROFESSIONS, methods=methods, seeds=seeds, texts=texts, **FAST)
+    picture = grid(pipe, PROFESSIONS, methods=methods, seeds=seeds, prompts=texts, **FAST)
     assert picture.size == (LABEL + 2 * (CELL + GAP), HEAD + 2 * 3 * (CELL + GAP))
     assert attachment_of(pipe) is None
     named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
@@ -106,9 +106,11 @@ def test_invalid_grids_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="seeds"):
         grid(pipe, gender(), seeds=[])
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
-        grid(load_pipeline(), "gender", methods=["none", "calli"], seeds=[0], texts=[TEXT], **FAST)
+        grid(
+            load_pipeline(), "gender", methods=["none", "calli"], seeds=[0], prompts=[TEXT], **FAST
+        )
     with vldebias.debias(pipe, gender()), pytest.raises(AlreadyAttachedError):
-        grid(pipe, gender(), texts=[TEXT])
+        grid(pipe, gender(), prompts=[TEXT])
 
 
 def test_the_class_prompts_of_the_set_are_the_default_texts() -> None:
@@ -119,7 +121,7 @@ def test_the_class_prompts_of_the_set_are_the_default_texts() -> None:
 def test_prompts_are_balanced_over_all_images_instead_of_by_batch() -> None:
     """With batches of one image, balancing by batch would assign a value to each image
     separately."""
-    how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
+    how = {"seeds": range(4), "prompts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
     pipe = load_pipeline()  # an attachment does not keep its host alive
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:

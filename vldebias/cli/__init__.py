@@ -26,11 +26,13 @@ COMMANDS = {
         "vldebias.cli.quickstart",
         "quickstart",
         "Measure bias and utility before and after debiasing, offline and in a few minutes.",
+        extras="clip,diffusers,eval",
     ),
     "debias": Entry(
         "vldebias.cli.debias",
         "debias_command",
         "Fit an edit for a model or pipeline, and report its effect on text embeddings.",
+        extras="clip",
     ),
     "methods": Entry(
         "vldebias.cli.prompts",
@@ -41,6 +43,7 @@ COMMANDS = {
         "vldebias.cli.train",
         "train",
         "Fine-tune an image-text model on captions, some of which may be wrong.",
+        extras="train",
     ),
     "losses": Entry(
         "vldebias.cli.train",
@@ -51,11 +54,13 @@ COMMANDS = {
         "vldebias.cli.rerank",
         "rerank_command",
         "Re-rank search results to the groups' shares among all results.",
+        extras="torch",
     ),
     "eval": Entry(
         "vldebias.cli.evaluate",
         "app",
         "Measure bias and utility before and after debiasing, with error bars.",
+        extras="eval",
     ),
     "prompts": Entry(
         "vldebias.cli.prompts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +29,11 @@ COLUMNS = ("prompt", "value", "reason", "original")
 
 def balance(
     file: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="FILE",
             help="Text file with one prompt per line, table (.csv, .tsv, .jsonl, .json or"
-            " .parquet), or - for stdin.",
+            " .parquet), - for stdin, or a prompt.",
         ),
     ],
     attribute: AttributeSets,
@@ -63,9 +64,12 @@ def balance(
     check_sets(attribute)
     chosen = shares_of(shares)
     from vldebias.wording import balance_prompts
-    from vldebias.wording.prompt_file import read_prompts
+    from vldebias.wording.prompt_file import PromptList, read_prompts
 
-    listed = read_prompts(file, column)
+    # A text with spaces that is not the name of a file is a prompt.
+    has_suffix = Path(file).suffix[1:].isalnum()
+    is_prompt = len(file.split()) > 1 and not has_suffix and not os.path.isfile(file)
+    listed = PromptList((file,)) if is_prompt else read_prompts(file, column)
     if listed.column not in (None, "prompt") or listed.comments or listed.note:
         print_message(f"{file}: read {listed}")
     total = len(listed.prompts) * images

@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from vldebias.errors import REMOVED, InvalidInputError, shortened
+from vldebias.errors import REMOVED, InvalidInputError, did_you_mean, shortened
 from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ def _with_sentences(text: str) -> str:
     return " ".join(sentences)
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # the base class of all errors in arguments
+
 # Names of values in the help, by type. Switches have none.
 VALUE_NAMES: dict[object, str] = {Path: "PATH", int: "N", float: "X", str: "TEXT"}
 
@@ -184,11 +186,18 @@ class Command(HelpStyle, TyperCommand):
         for option in (arg.partition("=")[0] for arg in passed):
             if option.startswith("-") and option in REMOVED and option not in known:
                 ctx.fail(f"No such option: {option}; {REMOVED[option]}")
+            if option in ("--out", "-o", "--output") and not known & {option, "--out"}:
+                ctx.fail(f"No such option: {option}; the results are printed, so add > FILE")
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             value = value_of_option(getattr(error.param, "opts", ()), passed)
             message = error.message.removeprefix("Value error, ")
+            absent = re.search(r"'(.*)' does not exist", message)
+            if absent:
+                names = [path.name for path in Path(absent[1]).parent.glob("*")]
+                message = f"{absent[1]}: no such file or folder; "
+                message += did_you_mean(Path(absent[1]).name, names, "check the path", 0.7)
             if value is not None and repr(value) not in message:
                 message += f"; got {value!r}"
             error.message = message
@@ -196,7 +205,31 @@ class Command(HelpStyle, TyperCommand):
 
 
 class Group(HelpStyle, TyperGroup):
-    """Command group whose help looks like that of `Command`."""
+    """Command group whose help looks like that of `Command`, and whose errors look like ours."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Run a command. Report wrong arguments in one line, as all other errors.
+
+        Args:
+            args: the arguments, for typer.
+            settings: the settings, for typer.
+        """
+        if not settings.get("standalone_mode", True):
+            return super().main(*args, **settings)
+        settings["standalone_mode"] = False
+        try:
+            code = super().main(*args, **settings)
+        except _USAGE_ERROR as error:
+            if error.ctx is None or error.message.startswith("Usage:"):
+                error.show()  # without arguments, the message is the help
+            else:
+                message = error.format_message().rstrip(".")
+                # The first word is the program's path if it was started with `python -m`.
+                command = " ".join(["vldebias", *error.ctx.command_path.split()[1:]])
+                command = re.sub("^vldebias -m vldebias", "vldebias", command)
+                print_message(f"{message}; see `{command} --help`", "error", "red")
+            sys.exit(error.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the options and the commands.

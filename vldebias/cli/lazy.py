@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from vldebias.cli.common import App, Group
+from vldebias.errors import EXTRAS_OF_COMMAND
 from vldebias.programs import Entry
 
 if TYPE_CHECKING:
@@ -101,4 +102,6 @@ class LazyGroup(Group):
             if matches:
                 ctx.fail(f"No such command {called!r}. Did you mean {' or '.join(matches)}?")
         command_name, _, rest = super().resolve_command(ctx, args)
+        if self.entries[str(command_name)].extras:
+            EXTRAS_OF_COMMAND.set(self.entries[str(command_name)].extras)
         return command_name, self.commands[str(command_name)], rest

@@ -175,7 +175,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     if as_json:
         print_json(outcome)
     else:
-        _print(outcome, folder)
+        _print(outcome, folder, is_of_heads=settings.tune == "heads")
 
 
 def losses(as_json: Json = False) -> None:
@@ -294,7 +294,7 @@ def _run(
     return outcome
 
 
-def _print(outcome: dict[str, Any], folder: Path) -> None:
+def _print(outcome: dict[str, Any], folder: Path, *, is_of_heads: bool) -> None:
     from vldebias.report.conclusion import Conclusion
     from vldebias.report.table import number
     from vldebias.report.text import wrapped
@@ -316,7 +316,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
     if not is_warned and any(conclusion.verdict == "worse" for conclusion in conclusions):
         print_message(
             "if a score that got worse matters to you, keep the original model or change it less,"
-            " with a lower --lr, fewer steps or --tune heads"
+            f" with a lower --lr{'' if is_of_heads else ', --tune heads'} or fewer steps"
         )
     _print_kept(outcome)
     if outcome["wrong_pairs"] is not None:

@@ -58,6 +58,8 @@ LAYOUT = (
 )
 _URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
+# Addresses of other machines, and commands, as webdataset accepts them.
+_REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://|pipe:", re.IGNORECASE)
 _COCO_KEYS = ("images", "annotations", "file_name", "image_id", "caption")
 _HEAD = 1 << 22  # number of bytes read from a table to find its columns
 _SET_IMAGE = "set --image-column (open_clip: --csv-img-key; in Python image=...)"
@@ -140,6 +142,10 @@ def find_layout(
         raise InvalidInputError(
             f"data: expected a file, a folder or an id on the hub, got {str(root)!r}"
         )
+    if _REMOTE.match(str(root)):
+        raise InvalidInputError(
+            f"{root}: remote files are not read; download them, and pass their folder"
+        )
     paths = expanded(root)
     path = Path(root).expanduser()
     is_pattern = len(paths) > 1 or (not path.exists() and glob.has_magic(str(root)))
@@ -205,8 +211,6 @@ def refuse_absent_images(
 def _refuse_absent(root: str | Path, ending: str) -> None:
     """Raise an error for a path that does not exist and cannot be a hub id."""
     text = str(root)
-    if _URL.fullmatch(text):
-        raise InvalidInputError(f"{root}: expected a local file, got a URL; download it first")
     looks_like_path = (
         ending in (*TABLES, *PARQUET, ".tar")
         or text.startswith(("/", ".", "~"))

@@ -27,6 +27,7 @@ from vldebias.errors import (
     VldebiasError,
     warn,
 )
+from vldebias.hosts.loaded import Loaded
 from vldebias.hosts.reading import BARE, during
 from vldebias.utils.markup import html_table
 
@@ -315,6 +316,12 @@ def attachment_of(host: object) -> Attachment | None:
     >>> attachment_of(loaded.host) is None
     True
     """
+    if isinstance(host, str):
+        raise InvalidInputError(
+            f"host: got the name {host!r}; expected the model or pipeline that has an attachment"
+        )
+    if isinstance(host, Loaded):
+        host = host.host
     for attachment in list(_ATTACHED):
         if any(module is host for module in attachment.host.exclusive_modules):
             return attachment
@@ -345,8 +352,9 @@ def refuse_second(host: Attachable) -> None:
     conflicting = _conflicting(host)
     if conflicting:
         raise AlreadyAttachedError(
-            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first, or"
-            " pass a list of prompt sets to debias() to handle several attributes jointly"
+            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first"
+            " (vldebias.attachment_of(model) returns it), or pass a list of prompt sets to debias()"
+            " to handle several attributes jointly"
         )
 
 

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,40 +23,27 @@ from vldebias.errors import (
 )
 from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
+from vldebias.hosts.loaded import Loaded
 from vldebias.hosts.resolving import resolve
 from vldebias.miniature.photograph_model import load_encoder
 from vldebias.miniature.photographs import NAME as PHOTOGRAPHS
-from vldebias.projection.hub import NO_CODE, offline_reason, reason
+from vldebias.projection.hub import NO_CODE, offline_reason, reason, wrong_content
 from vldebias.utils.devices import device_of
-from vldebias.utils.names import NAMES_WITH_SCHEMA, check_model, check_one_host, is_function
+from vldebias.utils.names import (
+    NAMES_WITH_SCHEMA,
+    check_model,
+    check_one_host,
+    check_path,
+    is_function,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from diffusers import DiffusionPipeline
-    from open_clip import CLIP
-    from PIL import Image
-    from transformers import BaseImageProcessor, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 _DTYPES = ("float32", "float16", "bfloat16")
 _SHOWN: set[str] = set()  # messages about cut prompts
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Store a loaded model or pipeline, with its name, tokenizer and preprocessing.
-
-    Attributes:
-        host: the model or pipeline.
-        name: the name under which it was loaded.
-        tokenizer: the model's tokenizer, or None for pipelines.
-        preprocess: the model's image preprocessing, or None for pipelines.
-    """
-
-    host: CLIP | PreTrainedModel | DiffusionPipeline
-    name: str
-    tokenizer: PreTrainedTokenizerBase | None = None
-    preprocess: BaseImageProcessor | Callable[[Image.Image], torch.Tensor] | None = None
 
 
 def load_host(
@@ -92,18 +79,27 @@ def load_host(
 
     >>> import vldebias
     >>> loaded = load_host("miniature")  # or load_host("ViT-B-32", pretrained="openai")
-    >>> attachment = vldebias.debias(
-    ...     loaded.host, "gender", method="cali", tokenizer=loaded.tokenizer
-    ... )
+    >>> attachment = vldebias.debias(loaded, "gender", method="cali")
     >>> attachment.remove()
     """
+    for option, value in (("model", model), ("pipeline", pipeline)):
+        if not isinstance(value, str | Path | None):
+            raise InvalidInputError(
+                f"{option}: got {type(value).__name__}, an object; expected a name. A model or"
+                " pipeline that is already loaded is passed to vldebias.debias as it is"
+            )
     check_one_host({"model": model, "pretrained": pretrained, "pipeline": pipeline})
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
-    name = pipeline or model or ""
+    name = str(pipeline or model or "")
+    if pipeline is not None:
+        check_path(name, "pipeline")
+    elif pretrained is None and not name.startswith(NAMES_WITH_SCHEMA):
+        check_path(name, "model")
+    problem = wrong_content(pretrained or name)
+    if problem:
+        raise InvalidInputError(problem)
     # For the miniature models, pass a local folder, so that the hub is not checked.
-    if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().exists():
-        raise InvalidInputError(f"{name}: no such folder; check the path")
     with _explained(name, pretrained):
         if pipeline is None:
             loaded = _model(name, pretrained)
@@ -127,6 +123,7 @@ def check_pipeline(name: str) -> None:
         InvalidInputError: If its configuration cannot be loaded.
     """
     if name != "miniature":
+        check_path(name, "pipeline")
         with _explained(name):
             need("diffusers").DiffusionPipeline.load_config(name)
 
@@ -145,13 +142,13 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
         except Exception as error:
             # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
-            offline = f" ({why})" if why else ""
-            raise InvalidInputError(
-                f"cannot load {shown}: {reason(error)}{offline}. Expected an"
-                " open_clip architecture with --pretrained, a transformers or diffusers id or"
-                " local folder, MODULE:FUNCTION, or 'miniature'; without a network, use a folder"
-                " that `hf download ID --local-dir DIR` wrote on another machine"
-            ) from error
+            cause = reason(error)
+            if why:
+                cause += (
+                    f" ({why}). To use it without a network, run `hf download {name} --local-dir"
+                    " DIR` on another machine, and pass that folder"
+                )
+            raise InvalidInputError(f"cannot load {shown}: {cause}") from error
 
 
 def _shorten(record: logging.LogRecord) -> bool:
@@ -212,7 +209,23 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     transformers = need("transformers")
     tower = transformers.AutoModel.from_pretrained(name, **NO_CODE).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
+    check_tokenizer(processor.tokenizer, name)
     return Loaded(tower, name, processor.tokenizer, processor.image_processor)
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise an error for a tokenizer without a vocabulary, which transformers creates silently.
+
+    Args:
+        tokenizer: the tokenizer.
+        name: the folder or id of the model, for the message.
+    """
+    first, second = tokenizer(["A photo of a doctor.", "The red bus of a nurse."])["input_ids"]
+    if set(first) == set(second):
+        raise InvalidInputError(
+            f"{name}: it has no tokenizer files, so all prompts would have the same tokens; save"
+            f" the tokenizer there: tokenizer.save_pretrained({name!r})"
+        )
 
 
 def _returned(name: str) -> Loaded:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isfunction
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import Host
+from vldebias.hosts.loaded import Loaded
+from vldebias.utils.names import check_path, kind_of_path
 from vldebias.utils.registry import Registry, check_callable
 
 
@@ -74,8 +77,8 @@ def resolve(
     """Wrap a model or pipeline in the `Host` registered for the library that defines its class.
 
     Args:
-        host: the model or pipeline, or a `Host`. A mapping from prompt to embedding can replace a
-            model that is not available (`TextTable`).
+        host: the model or pipeline, what `vldebias.load_host` returned, or a `Host`. A mapping from
+            prompt to embedding can replace a model that is not available (`TextTable`).
         tokenizer: the model's tokenizer, if it cannot be derived from the model.
         negative: whether to change a pipeline's negative prompt too.
         side: which embeddings to edit, "text" or "image". If None, the default side is used.
@@ -84,13 +87,13 @@ def resolve(
         UnsupportedHostError: If the library is unknown, the class is unsupported, or the host does
             not support `side`.
     """
+    if isinstance(host, Loaded):
+        tokenizer = host.tokenizer if tokenizer is None else tokenizer
+        host = host.host
     if isinstance(host, Mapping):
         host = TextTable(host)
     if isinstance(host, str | Path):
-        raise UnsupportedHostError(
-            f"host: got the name {str(host)!r}; expected the model or pipeline itself, loaded by"
-            " open_clip, transformers or diffusers"
-        )
+        raise UnsupportedHostError(_instead_of_name(str(host)))
     if not isinstance(host, Host):
         # Packages that define the model's class or a base class, longest name first, because
         # modular diffusers pipelines have a separate host.
@@ -100,14 +103,46 @@ def resolve(
             packages += [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
         package = next((package for package in packages if package in HOSTS), None)
         if package is None:
-            libraries = [library for library in HOSTS if "." not in library]
-            raise UnsupportedHostError(
-                f"{type(host).__module__}.{type(host).__qualname__}: not a model from"
-                f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper (DataParallel,"
-                " torch.compile, TorchScript) pass the wrapped model, before wrapping it.\nFor"
-                " any other model, use vldebias.hosts.custom(model, 'method', embed=...); see"
-                " docs/how-to/own-model.md"
-            )
+            raise UnsupportedHostError(_instead_of_object(host))
         found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
         host = _checked_host(found)
     return host if side is None else host.at(side)
+
+
+def _instead_of_name(name: str) -> str:
+    """Return the error message for a name that was passed as a model or pipeline."""
+    try:
+        check_path(name, "model", "pipeline")
+    except InvalidInputError as error:
+        return f"host: {error}"
+    loads = {
+        "pipeline": f"vldebias.load_host(pipeline={name!r}) for a diffusers pipeline",
+        "model": f"vldebias.load_host({name!r}) for an image-text model",
+    }
+    load = loads.get(kind_of_path(name)) or ", ".join(loads.values())
+    return f"host: got the name {name!r}; expected the model or pipeline itself: {load}"
+
+
+def _instead_of_object(host: object) -> str:
+    """Return the error message for an object that no registered library defines."""
+    kind = type(host).__qualname__
+    if isinstance(host, type):
+        return (
+            f"host: got the class {host.__qualname__}; expected an instance, such as"
+            f" {host.__qualname__}.from_pretrained(NAME)"
+        )
+    if isinstance(host, list | tuple):
+        return f"host: got a {kind}; pass the model, which is the first item if open_clip made it"
+    if host is None or isfunction(host):
+        got = "None" if host is None else f"the function {host.__name__}"
+        return (
+            f"host: got {got}; expected a model or pipeline, such as"
+            " vldebias.load_host(pipeline='miniature')"
+        )
+    libraries = [library for library in HOSTS if "." not in library]
+    return (
+        f"{type(host).__module__}.{kind}: not a model from {', '.join(libraries[:-1])} or"
+        f" {libraries[-1]}.\nFor a wrapper (DataParallel, torch.compile, TorchScript) pass the"
+        " wrapped model, before wrapping it.\nFor any other model, use"
+        " vldebias.hosts.custom(model, 'method', embed=...); see help(vldebias.hosts.custom)"
+    )

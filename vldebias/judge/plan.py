@@ -330,11 +330,16 @@ class Plan(Strict):
                 batches.append(numbers[start : start + self.batch_size])
         return batches
 
-    def settle(self, folder: Path) -> GeneratedImages:
+    def settle(self, folder: Path, *, follow_seeds: bool = False) -> GeneratedImages:
         """Write the plan to a folder, unless it already contains images, and return its images.
 
-        If the only difference is that an unedited pipeline generates more images per prompt, the
-        existing images are kept.
+        If the only difference is that there are more images per prompt, the existing images are
+        kept, unless their values depend on the number of images.
+
+        Args:
+            folder: folder for the images.
+            follow_seeds: whether the seed of each image determines its value. Otherwise, methods
+                spread the values over all images, so only an unedited pipeline can add some.
 
         Raises:
             InvalidInputError: If the folder contains images without a plan or from a different
@@ -346,7 +351,7 @@ class Plan(Strict):
         # Load the plan even if it was just written, to compare exactly what a later run will load.
         existing = GeneratedImages.open(folder)
         differences = existing.plan._differences(self)
-        if differences and self._extends(existing.plan):
+        if differences and self._extends(existing.plan, follow_seeds):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
             return GeneratedImages.open(folder)
         if differences:
@@ -357,14 +362,12 @@ class Plan(Strict):
             )
         return existing
 
-    def _extends(self, old: Plan) -> bool:
-        """Return whether the plan only adds images of the unedited pipeline to an earlier plan.
-
-        Methods may depend on the number of images: balanced prompts assign values to all of them.
-        """
+    def _extends(self, old: Plan, follow_seeds: bool) -> bool:
+        """Return whether the plan only adds images to an earlier plan, without changing others."""
         number = {"images": old.images, "images_of_prompt": old.images_of_prompt}
         is_same = not old._differences(self.model_copy(update=number))
-        return is_same and set(self.variants) == {NONE} and {*old.all_images} <= {*self.all_images}
+        is_independent = follow_seeds or set(self.variants) == {NONE}
+        return is_same and is_independent and {*old.all_images} <= {*self.all_images}
 
     def _differences(self, new: Plan) -> list[str]:
         """Describe how a new plan differs from this one, ignoring rounding in the weights."""

@@ -50,6 +50,7 @@ class Metric:
     Attributes:
         name: name used in rows and files.
         title: name shown in reports.
+        everyday: name in everyday words, which sentences put before the title. Default: the title.
         kind: "bias" (what methods should improve), "utility" (what they cost), "similarity" (how
             far they move embeddings) or "fact" (no change is reported).
         better: which values are better, "higher", "lower" or "neither".
@@ -97,6 +98,7 @@ class Metric:
     reads: Reads = ""
     compute: Callable[..., np.ndarray] | None = None
     interval: IntervalRule = ""
+    everyday: str = ""
 
     def __post_init__(self) -> None:
         choices_of_field = {"kind": Kind, "better": Better, "reads": Reads}
@@ -207,6 +209,8 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
 # Most bias and utility metrics share these defaults.
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
+_SURPLUS = "surplus of one group in searches"
+_LACK = "accuracy that the worst-off group lacks"
 BUILT_IN = (
     _bias(
         "worst_group",
@@ -216,9 +220,10 @@ BUILT_IN = (
         reads="groups",
         compute=lowest_accuracy,
         interval="lowest",
+        everyday="accuracy for the worst-off group",
     ),
     _utility("average", "average accuracy", reads="groups", compute=mean_accuracy, interval="mean"),
-    _utility("average_reweighted", "reweighted average accuracy"),
+    _utility("average_reweighted", "reweighted average accuracy", everyday="average accuracy"),
     _bias(
         "gap",
         "gap, average minus worst group",
@@ -226,16 +231,31 @@ BUILT_IN = (
         reads="groups",
         compute=accuracy_gap,
         interval="gap",
+        everyday=_LACK,
     ),
-    _bias("gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE),
+    _bias(
+        "gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE, everyday=_LACK
+    ),
     _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),
     _bias("cosine", "cosine", reads="texts"),
     _bias("cosine_spread", "spread of cosines between values", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
-    _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
+    _bias(
+        "max_skew",
+        "MaxSkew",
+        bounds=POSITIVE,
+        reads="rankings",
+        compute=max_skews,
+        everyday=_SURPLUS,
+    ),
     # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
-    _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
-    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
+    _bias(
+        "max_skew_dataset",
+        "MaxSkew against the gallery's own shares",
+        bounds=POSITIVE,
+        everyday=_SURPLUS,
+    ),
+    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE, everyday=_SURPLUS),
     _bias(
         "min_skew",
         "MinSkew",
@@ -289,7 +309,7 @@ BUILT_IN = (
     # A method's costs, in the order used in conclusions.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
-    _utility("retained", "retained hits"),
+    _utility("retained", "retained hits", everyday="best matches that are kept"),
     _utility("accuracy", "accuracy"),
     _utility("class_probe", "linear probe for the class, balanced accuracy"),
     Metric("stay", "first results that stay", kind="similarity", bounds=SHARE),
@@ -303,7 +323,12 @@ BUILT_IN = (
     _utility("fid", "FID", better="lower", bounds=POSITIVE),
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
-    _utility("unknown", "unknown attribute", better="lower"),
+    _utility(
+        "unknown",
+        "unknown attribute",
+        better="lower",
+        everyday="images that do not show the attribute",
+    ),
     # What texts state about images. The shares of right, wrong, no and several values sum to 1.
     _bias("said_wrong", "wrong value stated", bounds=SHARE),
     _bias("said_gap", "gap of wrong values", better="neither", bounds=BOTH),

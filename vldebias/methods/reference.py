@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,16 @@ class Reference:
     within_classes: bool = True
 
     def __post_init__(self) -> None:
+        first = self.features
+        if isinstance(first, list | tuple) and first:
+            first = first[0]
+        is_read = hasattr(first, "shape") or hasattr(first, "features")
+        if isinstance(first, str | Path) or not (is_read or isinstance(first, Iterable)):
+            raise InvalidInputError(
+                "reference: expected image features (n, d), a tensor or an ndarray, got"
+                f" {type(first).__name__}; embed images with the model (model.encode_image), or"
+                " load their features (numpy.load)"
+            )
         # Batches have no length until they are read.
         n = getattr(self.features, "shape", (None,))[0]
         for column, labels in self.labels.items():

@@ -67,6 +67,10 @@ def push_to_hub(
     'https://huggingface.co/me/miniature-gender/commit/...'
     """
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    if isinstance(edits, str | Path):
+        raise InvalidInputError(
+            f"edits: got the path {str(edits)!r}; pass vldebias.load_edit({str(edits)!r})"
+        )
     if not edit_of_role:
         raise InvalidInputError(
             "edits: got an empty mapping; expected an edit, or a mapping from role to edit, such as"

@@ -7,16 +7,20 @@ for 23 seconds in total, and print each attempt.
 from __future__ import annotations
 
 import os
-import socket
+import re
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import cast
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from vldebias.errors import InvalidInputError
+from vldebias.utils.names import check_path
 from vldebias.version import __version__
 
 WEIGHTS = "projection.safetensors"
@@ -66,21 +70,25 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
 
 
 def _answers(endpoint: str) -> bool:
-    """Return whether a server accepts a connection within a few seconds, or a proxy is set."""
-    if urllib.request.getproxies().get("https"):
-        return True  # a proxy may resolve names that this machine cannot
-    server = urlsplit(endpoint)
-    port = server.port
-    if port is None:
-        port = 80 if server.scheme == "http" else 443
+    """Return whether a server answers within a few seconds, through a proxy if one is set."""
     # Use a thread, because the name lookup has no timeout of its own.
-    with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
-        arguments = ((server.hostname, port), _PATIENCE)
-        # The first timeout covers the connection; the second also covers the name lookup.
-        connection = pool.apply_async(socket.create_connection, arguments)
-        connection.get(_PATIENCE).close()
-        return True
+    with ThreadPool(1) as pool, suppress(TimeoutError):
+        return pool.apply_async(_has_answer, (endpoint,)).get(_PATIENCE)
     return False
+
+
+def _has_answer(endpoint: str) -> bool:
+    """Return whether a server answers a request, even with an error."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(endpoint, method="HEAD"), timeout=_PATIENCE)
+    except HTTPError:
+        return True
+    except URLError as error:
+        # The libraries may trust other certificates than Python does.
+        return isinstance(error.reason, ssl.SSLError)
+    except OSError:
+        return False
+    return True
 
 
 def reason(error: BaseException) -> str:
@@ -98,12 +106,54 @@ def reason(error: BaseException) -> str:
             " they are loaded; if you trust it, convert it: safetensors.torch.save_file(state_dict,"
             " 'model.safetensors')"
         )
+    if "Could not import module" in str(error):
+        # transformers hides why an import failed, such as a torchvision for another torch.
+        while error.__cause__ or error.__context__:
+            error = cast("BaseException", error.__cause__ or error.__context__)
     text = str(error)
+    if "key(s) in state_dict" in text:
+        return _differing_keys(text)
     if any(words in text for words in _UNREACHED):
         return "it is not in this machine's cache, and the hub cannot be reached"
     first = text.strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
+
+
+def _differing_keys(text: str) -> str:
+    """Summarise torch's message about missing and unexpected keys, which may list hundreds."""
+    parts = []
+    for kind in ("Missing", "Unexpected"):
+        listed = re.search(rf"{kind} key\(s\) in state_dict: ([^\n]*)", text)
+        if listed:
+            keys = re.findall('"([^"]+)"', listed[1])
+            parts.append(f"{len(keys)} {kind.lower()} keys, such as {', '.join(keys[:2])}")
+    return f"it is the checkpoint of another model: {'; '.join(parts)}"
+
+
+def wrong_content(path: str | Path) -> str:
+    """Return what a file of weights is instead, if it is a web page or a pointer, or "".
+
+    Args:
+        path: a file, or a folder with files of weights.
+    """
+    path = Path(path)
+    files = [path]
+    if path.is_dir():
+        files = [
+            file for suffix in ("safetensors", "bin", "pt") for file in path.rglob(f"*.{suffix}")
+        ]
+    for file in files:
+        start = b""
+        with suppress(OSError), file.open("rb") as stream:
+            start = stream.read(200).lstrip().lower()
+        if start.startswith((b"<!doctype html", b"<html")):
+            return f"{file.name} is a web page, not weights; download the file itself"
+        if start.startswith(b"version https://git-lfs"):
+            return (
+                f"{file.name} is a Git LFS pointer, not weights; run `git lfs pull` in its folder"
+            )
+    return ""
 
 
 def find_folder(name: str | Path, revision: str | None) -> Path:
@@ -116,6 +166,12 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
     Raises:
         InvalidInputError: If the name is neither a folder nor a readable repository.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise InvalidInputError(
+            f"load_edit: got {type(name).__name__}; expected a folder written by save_pretrained,"
+            " or the name of a hub repository"
+        )
+    check_path(str(name), "edit")
     if os.path.isdir(name):
         return Path(name)
     from huggingface_hub import snapshot_download

@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import InvalidInputError, shortened
+from vldebias.errors import InvalidInputError, explain_keywords, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
@@ -405,6 +405,7 @@ _FIELDS: dict[str, Any] = {
     key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()
 }
 _CHECKS = create_model("PromptSet", **_FIELDS)
+setattr(PromptSet, "__init__", explain_keywords(PromptSet.__init__))  # noqa: B010  (for mypy)
 
 
 class _Concepts(BaseModel, extra="forbid"):
@@ -617,27 +618,68 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         return name_or_path
     if isinstance(name_or_path, Mapping):
         content = dict(name_or_path)
-        if all(isinstance(share, int | float) for share in content.values()):
-            raise InvalidInputError(
-                f"attribute: got the shares {content}; expected a prompt set, such as 'gender';"
-                " pass the shares as shares="
-            )
+        _check_mapping(content)
         name = str(content.pop("name", "custom"))
         return _checked(content, name, name)
     if not isinstance(name_or_path, str | Path):
         raise InvalidInputError(
-            f"attribute: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
+            f"attribute: got {shortened(repr(name_or_path), 60)}; expected a prompt set, such as"
+            " 'gender' (see vldebias.list_prompts()), its .yaml file, or a list of sets"
         )
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
-        if len(name_or_path.split()) > 1:
-            raise InvalidInputError(
-                f"attribute: got the text {shortened(name_or_path, 60)!r}; expected a prompt set,"
-                " such as 'gender' (see vldebias.list_prompts()). Pass texts as prompts, to the"
-                " model or to vldebias.balance_prompts(prompts, attribute)"
-            )
+        if name_or_path not in packaged("prompts"):
+            _refuse_name(name_or_path)
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
     return _checked(read_yaml(path), path.stem, str(path))
+
+
+def _check_mapping(content: Mapping[str, object]) -> None:
+    """Raise an error for a mapping of values to shares or to words, which is no prompt set."""
+    if all(isinstance(share, int | float) for share in content.values()):
+        raise InvalidInputError(
+            f"attribute: got the shares {content}; expected a prompt set, such as 'gender';"
+            " pass the shares as shares="
+        )
+    if not {"name", *Recipe.model_fields} & set(content):
+        words = {}
+        for value, text in content.items():
+            words[value] = [text] if isinstance(text, str) else text
+        raise InvalidInputError(
+            f"attribute: got words for the values {', '.join(map(str, content))}; expected a prompt"
+            f" set: vldebias.make_prompt_set('custom', {shortened(str(words), 200)},"
+            " concepts=['doctor', 'nurse'])"
+        )
+
+
+def _refuse_name(name: str) -> None:
+    """Raise an error that says what a text is, if it is not the name of a prompt set."""
+    names = [part.strip() for part in name.split(",")]
+    if len(names) > 1 and all(part in packaged("prompts") for part in names):
+        options = " ".join(f"--attribute {part}" for part in names)
+        raise InvalidInputError(
+            f"attribute: got several names in one text, {name!r}; pass a list, {names}, or"
+            f" {options} on the command line"
+        )
+    if len(name.split()) > 1:
+        raise InvalidInputError(
+            f"attribute: got the text {shortened(name, 60)!r}; expected a prompt set, such as"
+            " 'gender' (see vldebias.list_prompts()). Pass texts as prompts, to the model or to"
+            " vldebias.balance_prompts(prompts, attribute)"
+        )
+    if Path(name).suffix:
+        raise InvalidInputError(
+            f"attribute: got the file {name!r}; expected a prompt set, such as 'gender', or its"
+            " .yaml file. To balance a file of prompts: vldebias prompts balance"
+            f" {name} --attribute gender"
+        )
+    for known in ("gender", "race", "age", "skin-tone"):
+        prompt_set = _packaged(known)
+        if prompt_set.values_in(name) or name.lower() in prompt_set.stated_words:
+            raise InvalidInputError(
+                f"attribute: {name!r} is a value of {known!r}; expected the prompt set, {known!r}"
+            )
+    packaged_set(name)  # raises an error with similar names
 
 
 def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
@@ -649,7 +691,7 @@ def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
         problem: object = explain(error, "", Recipe.model_fields)
     except ValueError as error:
         problem = error
-    raise InvalidInputError(f"{place}: {problem}; see prompts/README.md")
+    raise InvalidInputError(f"{place}: {problem}; see help(vldebias.make_prompt_set)")
 
 
 def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe

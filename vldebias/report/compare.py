@@ -272,7 +272,14 @@ def _opened(result: Result | str | os.PathLike[str]) -> Result:
             f"compare: expected two results or paths of results, got {type(result).__name__}"
         )
     path = Path(result)
-    return Result.read(path / "result.json" if path.is_dir() else path)
+    if path.is_dir():
+        path /= "result.json"
+    if not path.is_file():
+        raise InvalidInputError(
+            f"{path}: no such file; expected a result, which `vldebias eval run` writes, or its"
+            " folder"
+        )
+    return Result.read(path)
 
 
 def compare(

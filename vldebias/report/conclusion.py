@@ -48,6 +48,12 @@ NOT_ATTACHED = "no edit is attached"
 NOT_MEASURED = "not measured"
 # Simple methods that do not edit the model. An edit is only worthwhile if it outperforms them.
 BASELINES = {MEDIAN: "a threshold at the median, without any edit"}
+# What methods are called in sentences. Others keep their names.
+_WORDS_OF_METHOD = {
+    "rerank": "re-ranking",
+    "balanced-prompts": "balanced prompts",
+    MEDIAN: "a threshold at the median",
+}
 # Utilities that overstate the loss, since they count equally good replacements as losses.
 UPPER_BOUNDS = ("retained",)
 UPPER_BOUND_LOSS = 0.1  # Smaller losses of such a utility are no reason to call a method costly.
@@ -64,6 +70,8 @@ class Conclusion(BaseModel, extra="forbid"):
         subset: the part of the task, such as "unseen professions", or "" for the entire task.
         measure: the readable name of the bias measure.
         method: the readable name of the method.
+        everyday: the name of the bias measure in everyday words.
+        words: the method in everyday words, such as "an edit from text".
         before: the value of the measure without the method.
         after: the value of the measure with the method.
         interval: the 95% interval of `after`.
@@ -108,29 +116,33 @@ class Conclusion(BaseModel, extra="forbid"):
     enough: int | None
     verdict: str
     sentence: str
+    everyday: str = ""
+    words: str = ""
 
     @property
     def short(self) -> str:
-        """Return the verdict in one line: the values, the interval and the main cost."""
+        """Return the answer in one line of everyday words, with the metric's name at its end."""
         form = form_of_figures(self.after, self.change)
         low, high = self.interval
-        line = f"{self.task}: {self.verdict}. {capitalised(self.measure)} {self.before:{form}} to"
-        line += f" {self.after:{form}} [{low:{form}}, {high:{form}}] with"
-        line += f" {article_of_method(self.method)}"
-        if NOT_ATTACHED in self.sentence:
-            line += f" ({NOT_ATTACHED})"
+        line = f"{self.task}: {self.verdict}. {capitalised(self.everyday or self.measure)}:"
+        line += f" {self.before:{form}} before, {self.after:{form}} [{low:{form}}, {high:{form}}]"
+        line += f" with {self.words or self.method}"
+        if self.chance is not None:
+            line += f" (chance {self.chance:{form}})"
         if self.verdict == NO_VERDICT:
             line += "; the gallery is uneven, and the two priors disagree"
         # The first cost without its interval: "accuracy 0.97 to 0.94 (-0.03 [-0.04, -0.01]); ...".
-        main_cost = re.sub(r" \([-+].*", "", self.cost.partition("; ")[0])
+        costs = self.cost.split("; ")
+        main_cost = re.sub(r" \([-+].*", "", costs[0])
         if main_cost == NOT_MEASURED:
-            return f"{line}; cost {main_cost}"
-        if main_cost.startswith("no clear loss"):
-            # For searches, also say how many results the method replaced.
-            last_cost = self.cost.rpartition("; ")[2]
-            stay = f"; {last_cost}" if last_cost.endswith(" stay") else ""
-            return f"{line}; {main_cost}{stay}"
-        return f"{line}; main cost: {main_cost}" if main_cost else line
+            line += f"; cost {main_cost}"
+        elif main_cost:
+            line += f"; {'' if main_cost.startswith('no clear') else 'cost: '}{main_cost}"
+        # For searches, also say how many results the method replaced.
+        for cost in costs[1:]:
+            if cost.endswith(" stay"):
+                line += f"; {cost}"
+        return f"{line} ({self.measure})" if self.everyday else line
 
 
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
@@ -237,6 +249,8 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
         subset=row.subset,
         measure=row.measure,
         method=row.name,
+        everyday=get_metric(row.metric, strict=False).everyday,
+        words=words_of_method(row),
         before=row.before,
         after=row.value,
         interval=(row.low, row.high),
@@ -302,23 +316,27 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     if not costs:
         return NOT_MEASURED
     prices = []
-    titles_without_loss = []
+    names_of_change: dict[str, dict[str, None]] = {"loss of": {}, "rise in": {}}
     for cost in costs:
         if _has_lost(cost):
-            price = paid(cost.title, cost.before, cost.value, change_of(cost))
+            everyday = get_metric(cost.metric, strict=False).everyday
+            name = f"{everyday} ({cost.title})" if everyday else cost.title
+            price = paid(name, cost.before, cost.value, change_of(cost))
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
-            titles_without_loss.append(cost.title)
-    if titles_without_loss:
-        different = list(dict.fromkeys(titles_without_loss))
-        prices.append(f"no clear loss of {listed_words(different, 'or')}")
+            everyday = get_metric(cost.metric, strict=False).everyday or cost.title
+            change = "loss of" if cost.better == "higher" else "rise in"
+            names_of_change[change][everyday] = None
+    for change, names in names_of_change.items():
+        if names:
+            prices.append(f"no clear {change} {listed_words(list(names), 'or')}")
     stay = [cost for cost in block if cost.metric.startswith("stay@") and cost.is_summary]
     stay = [cost for cost in stay if setting_of(cost) == setting_of(row)]
     if stay:
         least = min(stay, key=lambda cost: cost.value)
         k = least.metric.partition("@")[2]
-        prices.append(f"{least.value:.2f} of the first {k} results stay")
+        prices.append(f"{least.value:.0%} of the first {k} results stay")
     worse = [cost for cost in block if cost.metric.startswith("queries_worse@")]
     worse = [cost for cost in worse if setting_of(cost) == setting_of(row) and cost.value > 0]
     if worse:
@@ -556,7 +574,9 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
     if conclusion.enough is not None:
         headline += f" from {conclusion.n}, about {conclusion.enough:,} would do"
     measure = capitalised(conclusion.measure)
-    if conclusion.subset:
+    if conclusion.everyday:
+        measure = f"{capitalised(conclusion.everyday)} ({conclusion.measure})"
+    elif conclusion.subset:
         measure = measure.replace(f", {conclusion.subset}", f" ({conclusion.subset})")
     form = form_of_figures(conclusion.after, conclusion.change)
     before = f"{conclusion.before:{form}}"
@@ -569,7 +589,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
         movement = f"{verb} from {before} to {after}"
     words = f"{conclusion.task}: {headline}. {measure} {movement}"
     evidence = "; ".join([*_evidence(conclusion), *notes])
-    words += f" with {article_of_method(conclusion.method)} ({evidence})"
+    words += f" with {conclusion.words or article_of_method(conclusion.method)} ({evidence})"
     if conclusion.paper:
         words += f"; the paper's setting gives {conclusion.paper}"
     words += "."
@@ -622,6 +642,28 @@ def skin_sentence(
     smallest, largest = sorted((abs(low), abs(high)))
     amount = f"{abs(value):.1f} L* [{smallest:.1f}, {largest:.1f}] on average"
     return f"Skin: {'lighter' if low > 0 else 'darker'} by {amount}{beyond}; {ending}"
+
+
+def words_of_method(row: ReadableRow) -> str:
+    """Return what the method of a row is in everyday words, such as "re-ranking".
+
+    The default is named after what it does in this task.
+    """
+    if row.method not in (DEFAULT, "default+reference"):
+        return _WORDS_OF_METHOD.get(row.method, row.name)
+    if row.is_identity:
+        return "nothing attached"
+    if row.is_assigned:
+        return "balanced prompts"
+    if row.method == DEFAULT:
+        return "an edit from text"
+    is_classifier = row.metric.startswith(("worst_group", "gap", "average"))
+    return f"{'a boundary' if is_classifier else 'an edit'} from your images"
+
+
+def title_of_method(row: ReadableRow) -> str:
+    """Return the title of a row in a table of methods, such as "edit from text"."""
+    return re.sub("^an? ", "", words_of_method(row)) if row.method != NONE else row.name
 
 
 def article_of_method(method: str) -> str:

@@ -22,7 +22,7 @@ from vldebias.errors import need
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import ALWAYS_SHOWN, CHANCES, NONE, Strip, TaskProvenance
 from vldebias.report.categories import category_tables
-from vldebias.report.conclusion import LEADS, Conclusion, conclusions, with_costs
+from vldebias.report.conclusion import LEADS, Conclusion, conclusions, title_of_method, with_costs
 from vldebias.report.plots import dot_plots, group_plots, tradeoffs
 from vldebias.report.section import section_of
 from vldebias.report.strip import read_strip
@@ -588,6 +588,7 @@ def page_templates() -> jinja2.Environment:
         "short_date": short_date,
         "slug": lambda verdict: verdict.replace(",", "").replace(" ", "-"),
         "unbroken": unbroken,
+        "title_of_method": title_of_method,
         "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
     }
     return environment

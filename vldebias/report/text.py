@@ -13,6 +13,7 @@ from vldebias.report.conclusion import (
     BASELINES,
     Conclusion,
     conclusions,
+    title_of_method,
     with_costs,
 )
 from vldebias.report.section import section_of
@@ -64,7 +65,7 @@ def text(
     shown += _verdicts(concluded, width, max_lines - len(shown) - len(notes) - ROWS - 2)
     head = f"{result.name}: values and changes, with 95% intervals"
     if (summaries.few != "").any():
-        head += " (few, narrow: under 92%)"
+        head += " (those marked: under 92%)"
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(summaries, concluded, max(room, ROWS if concluded else 0))
@@ -208,7 +209,8 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
         width = shown.number.str.len().max()
         for row in shown.itertuples():
             # A name that is too long for its column gets a separate line.
-            name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
+            title = title_of_method(row)
+            name = title if len(title) <= NAME else f"{title}\n{'':{NAME + 2}}"
             # All methods share the same units, so rows with a change omit the warning.
             change = row.moved or row.few
             line = f"  {name:<{NAME}} {row.number:<{width}} {change:<23} {row.verdict}".rstrip()

@@ -270,6 +270,12 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
         # Labels may be numbers, but group names are strings.
         share_of_name = {str(name): share for name, share in shares.items()}
         shares = [share_of_name.get(name, 0.0) for name in names]
+    else:
+        # In a list, the order of the groups would be a guess.
+        raise InvalidInputError(
+            f"shares: got {shares!r}; expected 'pool', 'even' or a mapping from group to share,"
+            f" such as {dict.fromkeys(names, round(1 / len(names), 2))}"
+        )
     values = as_floats(shares, "shares")
     sums_to_one = abs(values.sum() - 1) <= 1e-6  # This is False if a share is NaN.
     if values.shape != (len(names),) or values.min() < 0 or not sums_to_one:

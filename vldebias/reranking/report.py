@@ -16,6 +16,7 @@ from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
 from vldebias.reranking.checks import ENOUGH, true_shares
 from vldebias.reranking.groups import POOL
 from vldebias.utils.json_values import JSON
+from vldebias.utils.markup import html_table
 
 AS_FOUND = "none"  # Method name in reports of results that were not re-ranked.
 RARE = 0.1  # If a group's share is smaller, some kinds of queries become more skewed.
@@ -217,6 +218,12 @@ class Report:
             f" score {0.0 - self.score_lost:+.4f}"
         )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return an HTML table of the groups' counts before and after, with what `print` shows."""
+        before, after = self.counts_before, self.counts
+        rows = [(name, before[name], after[name]) for name in self.candidates.names]
+        return html_table(str(self), ("group", "before", "after"), rows)
 
     def _counts(self, rows: Rows) -> dict[str, int]:
         codes = self.candidates.codes[rows]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -12,17 +13,19 @@ from torch.nn.functional import normalize
 
 from vldebias.api import debias
 from vldebias.data import ImageData
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.hosts import Attachment
 from vldebias.measure.rows import NONE
 from vldebias.methods import Method, Problem, get_method
 from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import rerank
+from vldebias.reranking.report import check_count
 from vldebias.study.inputs import Inputs, images_of_folder
 from vldebias.study.tasks.variants import prepared
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import INK
+from vldebias.wording.prompt_file import checked_texts
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,7 +59,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
     *,
     methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (NONE, "default"),
     seeds: Sequence[int] = (0, 1, 2, 3),
-    texts: Sequence[str] | None = None,
+    prompts: Sequence[str] | None = None,
     steps: int = 20,
     guidance: float = 7.5,
     batch_size: int = 8,
@@ -77,7 +80,8 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             all images of the grid.
             For a search, "rerank" re-ranks the unedited model's results (`vldebias.rerank`).
         seeds: noise seeds; images in a column share a seed.
-        texts: prompts or queries. Default: four class prompts from the set, held-out ones first.
+        prompts: prompts, or queries for a search. Default: four class prompts from the set,
+            held-out ones first.
         steps: number of denoising steps.
         guidance: guidance scale.
         batch_size: number of images generated at once.
@@ -91,17 +95,30 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
 
     >>> from vldebias.miniature import load_pipeline
     >>> pipe = load_pipeline()
-    >>> image = grid(pipe, "professions-gender", texts="A photo of a nurse.", steps=5)
+    >>> image = grid(pipe, "professions-gender", prompts="A photo of a nurse.", steps=5)
     >>> image.save("grid.png")  # doctest: +SKIP
-    >>> grid(model, "gender", images="faces/", texts="a photo of a doctor",
+    >>> grid(model, "gender", images="faces/", prompts="a photo of a doctor",
     ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
-    chosen = texts or _class_prompts(attribute)
-    rows = [chosen] if isinstance(chosen, str) else list(chosen)
+    unknown = set(options) - set(inspect.signature(debias).parameters)
+    for name in unknown:
+        known = [*inspect.signature(grid).parameters, *inspect.signature(debias).parameters]
+        raise TypeError(
+            f"grid() got an unexpected keyword argument {name!r}; {did_you_mean(name, known)}"
+        )
+    if not isinstance(seeds, Iterable):
+        raise InvalidInputError(
+            f"seeds: got {seeds!r}; expected a list of seeds, such as seeds=range(4)"
+        )
+    check_count(steps, "steps")
+    chosen = prompts or _class_prompts(attribute)
+    rows = [chosen] if isinstance(chosen, str) else list(checked_texts(chosen))
+    if isinstance(methods, str):
+        methods = [methods]
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
         raise InvalidInputError(
-            f"grid: expected at least one of each, got texts={rows},"
+            f"grid: expected at least one of each, got prompts={rows},"
             f" methods={list(method_of_name)}, seeds={list(seeds)}"
         )
     if images is None:

@@ -34,6 +34,7 @@ from vldebias.miniature.words import WORLDS
 from vldebias.projection.edit import Edit
 from vldebias.study.split import Data
 from vldebias.utils.devices import device_of
+from vldebias.utils.names import kind_of_path
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 
@@ -271,9 +272,12 @@ class Inputs(Mapping[str, Any]):
             return images_of_folder(Path(source))
         names = [*WORLDS, PHOTOGRAPHS, *list_data()]
         if str(source) not in names:
+            hint = did_you_mean(source, names)
+            if kind_of_path(source) == "table":
+                hint = f"for a table of images, pass open_data('manifest', {str(source)!r})"
             raise InvalidInputError(
                 f"{name}: got {str(source)!r}; expected a folder, a feature file or one of"
-                f" {', '.join(names)}; {did_you_mean(source, names)}"
+                f" {', '.join(names)}; {hint}"
             )
         # `split` is the part to measure, whereas baselines always learn from the training split.
         split = "train" if name == "train" else self.split

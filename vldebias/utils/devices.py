@@ -25,9 +25,10 @@ def device_of(name: str | None) -> str:
         # Allocate a tensor, since an unavailable device would only fail on first use.
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        # For an unknown device, torch lists all that exist.
+        reason = str(error).splitlines()[0].partition("Expected one of")[0].strip(" .")
         raise InvalidInputError(
-            f"device {name}: {reason}. Expected an available device, such as auto, cpu, cuda,"
-            " cuda:1 or mps"
+            f"device {name}: {reason or 'unknown'}. Expected an available device, such as auto,"
+            " cpu, cuda, cuda:1 or mps"
         ) from None
     return name

@@ -473,6 +473,7 @@ _EXPECTED = {
     "missing": "missing; expected a value",
     "string_type": "expected a string; in YAML, put quotes around yes, no, numbers and dates",
     "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
     "extra_forbidden": "unknown key",
 }
 
@@ -495,6 +496,8 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
     if isinstance(inner_error, type(error)):
         return explain(inner_error, where, known)
     expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    if problem["type"] == "too_short":
+        expected = f"expected at least {problem['ctx']['min_length']} entries"
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1]).rpartition(".")[2]  # "q" for "loss.q"
         expected += f"; {REMOVED.get(key) or did_you_mean(key, known, 'remove it')}"

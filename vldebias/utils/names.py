@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -37,6 +38,91 @@ def packaged_set(name: str) -> Path:
     raise InvalidInputError(
         f"got the prompt set {name!r}; {expected_one_of(name, files, 'a .yaml file')}"
     )
+
+
+PACKAGED = ("miniature", "photographs")
+"""Names of packaged models. A folder of the same name is not opened."""
+# The file that shows what a folder contains. Pipelines also have models in subfolders.
+_KIND_OF_FILE = {
+    "model_index.json": "pipeline",
+    "modular_model_index.json": "pipeline",
+    "projection.safetensors": "edit",
+    "config.json": "model",
+    "open_clip_config.json": "model",
+    "clip.safetensors": "model",
+    "result.json": "result",
+}
+_KIND_OF_SUFFIX = {
+    **dict.fromkeys((".safetensors", ".pt", ".pth", ".bin", ".ckpt"), "weights"),
+    **dict.fromkeys((".npy", ".npz"), "features"),
+    **dict.fromkeys((".csv", ".tsv", ".jsonl", ".parquet", ".json"), "table"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), "image"),
+}
+# What each kind is called, and what takes it if that is clear.
+_USE_OF_KIND = {
+    "pipeline": "a diffusers pipeline; use load_host(pipeline={path!r}), or --pipeline {path}",
+    "model": "an image-text model; use load_host({path!r}), or --model {path}",
+    "edit": "a saved edit; use vldebias.load_edit({path!r})",
+    "result": "the folder of a result; use vldebias eval show {path}",
+    "weights": (
+        "a file of weights; use load_host(ARCHITECTURE, pretrained={path!r}), or --model"
+        " ARCHITECTURE --pretrained {path}"
+    ),
+    "features": "a file of features",
+    "table": "a table",
+    "image": "an image",
+}
+_EXPECTED_OF_KIND = {
+    "pipeline": "the folder of a diffusers pipeline",
+    "model": "the folder of an image-text model",
+    "edit": "the folder of a saved edit",
+    "features": "a file of features, as numpy.savez writes it",
+}
+
+
+def kind_of_path(path: str | Path) -> str:
+    """Return what a file or folder contains, such as "model" or "pipeline", or "" if unknown."""
+    path = Path(path).expanduser()
+    if os.path.isfile(path):
+        return _KIND_OF_SUFFIX.get(path.suffix.lower(), "")
+    return next((kind for name, kind in _KIND_OF_FILE.items() if os.path.isfile(path / name)), "")
+
+
+def check_path(name: str, *kinds: str) -> None:
+    """Raise an error for a path that is of another kind, or a misspelt name of a folder.
+
+    Args:
+        name: a path, or a name that is not looked up here, such as an id on the hub.
+        kinds: the accepted kinds (see `kind_of_path`). Paths of unknown kinds are accepted.
+
+    Raises:
+        InvalidInputError: If the path contains something else, or does not exist while its parent
+            folder does and has an entry with a similar name, or the name can only be a path.
+    """
+    if name in PACKAGED or is_function(name):
+        return
+    path = Path(name).expanduser()
+    kind = kind_of_path(path)
+    if kind and kind not in kinds:
+        use = _USE_OF_KIND[kind].format(path=name)
+        # The weights of a saved model are loaded from its folder.
+        if kind == "weights" and kind_of_path(path.parent) in kinds:
+            use = f"a file of weights; pass its folder, {str(path.parent)!r}"
+        if ";" not in use:
+            use += f"; expected {' or '.join(_EXPECTED_OF_KIND[kind] for kind in kinds)}"
+        raise InvalidInputError(f"{name}: this is {use}")
+    if os.path.isdir(path) and not kind and "edit" not in kinds:  # edits may be in subfolders
+        expected = " or ".join(_EXPECTED_OF_KIND[kind] for kind in kinds)
+        files = ", ".join(name for name, kind in _KIND_OF_FILE.items() if kind in kinds)
+        raise InvalidInputError(f"{name}: expected {expected}, but it contains none of {files}")
+    if os.path.exists(path):
+        return
+    names = os.listdir(path.parent) if os.path.isdir(path.parent) else []
+    hint = did_you_mean(path.name, names, "", cutoff=0.8)
+    # Other names with a slash may be ids on the hub, if there is no such folder.
+    is_path = name.startswith(("/", "./", "../", "~")) or (len(path.parts) > 1 and names)
+    if hint or is_path:
+        raise InvalidInputError(f"{name}: no such folder; {hint or 'check the path'}")
 
 
 def suite_path(name_or_path: str | Path) -> Path:

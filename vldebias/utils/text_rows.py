@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.utils.arrays import Floats
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class TextRows:
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise InvalidInputError(
                 "text embeddings: expected rows (d,) of the same width, got"
-                f" {sorted(shapes) or 'none'}"
+                f" {shortened(str(sorted(shapes)), 60)}; to use a model's state dict, load it into"
+                " the model and pass that"
             )
         # Rows that are zero or not finite cannot be normalised.
         bad = []

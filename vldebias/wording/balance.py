@@ -22,7 +22,7 @@ from itertools import chain
 from numbers import Integral, Real
 from operator import itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Never, cast
 from weakref import WeakSet
 
 from vldebias.errors import (
@@ -88,6 +88,21 @@ class BalancedPrompts:
     reasons: list[Any]
     seed: int
     people: list[list[tuple[str, Any]]] = field(default_factory=list)
+
+    def __iter__(self) -> Never:
+        raise InvalidInputError(
+            "balance_prompts: got the result as a list; its texts are in `.prompts`, and the values"
+            " added to them in `.values`"
+        )
+
+    def __len__(self) -> Never:
+        iter(self)
+
+    def __getitem__(self, place: object) -> Never:
+        iter(self)
+
+    def __bool__(self) -> bool:
+        return True
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the prompts, the added values and the reasons."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.languages import language_of
+from vldebias.wording.prompt_file import checked_texts
 
 
 def neutral_texts(
@@ -33,7 +34,7 @@ def neutral_texts(
     """
     read = Attribute(load_prompts(attribute), {})
     neutral = []
-    for text in [texts] if isinstance(texts, str) else texts:
+    for text in [texts] if isinstance(texts, str) else checked_texts(texts, "texts"):
         language = language_of(text)
         neutral.append(text if language is None else language.neutral(text, read))
     return neutral

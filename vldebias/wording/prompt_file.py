@@ -136,8 +136,12 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
     return PromptList(checked_texts(prompts))
 
 
-def checked_texts(prompts: Any) -> tuple[str, ...]:
-    """Validate prompts and return them as a tuple of strings.
+def checked_texts(prompts: Any, name: str = "prompts") -> tuple[str, ...]:
+    """Validate texts and return them as a tuple of strings.
+
+    Args:
+        prompts: the texts.
+        name: the name of the argument, for messages.
 
     Raises:
         InvalidInputError: If `prompts` is a data frame or not an ordered collection, or if an entry
@@ -145,15 +149,15 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
     """
     if hasattr(prompts, _METHOD_OF_FRAMES):
         raise InvalidInputError(
-            f"prompts: got a data frame with columns {list(map(str, prompts.columns))}; expected"
+            f"{name}: got a data frame with columns {list(map(str, prompts.columns))}; expected"
             " strings. Pass one of its columns, such as frame['prompt']"
         )
     # A set has no order, and iterating over a string would yield characters.
     is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
     if is_no_list or not isinstance(prompts, Iterable):
         raise InvalidInputError(
-            f"prompts: got {shortened(repr(prompts), 200)}; expected a string or a list of strings,"
-            " one per image"
+            f"{name}: got {shortened(repr(prompts), 200)}; expected a string or a list of"
+            " strings, one per image"
         )
     # Iterating over an Arrow array yields scalars, not strings.
     texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
@@ -161,7 +165,7 @@ def checked_texts(prompts: Any) -> tuple[str, ...]:
         # Tokenizers cannot encode a lone surrogate, which is half of an emoji.
         if not isinstance(text, str) or _LONE_SURROGATE.search(text):
             raise InvalidInputError(
-                f"prompts: got {shortened(repr(text), 200)} at index {place} of {len(texts)};"
+                f"{name}: got {shortened(repr(text), 200)} at index {place} of {len(texts)};"
                 " expected a string or a list of strings, one per image"
             )
     return tuple(texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -66,20 +67,22 @@ class Dot:
         share: the share over all prompts, and its interval.
         of_prompts: the share for each prompt, in order. Its images have equal shares only if all
             of these are even, whatever the share over all prompts.
+        group: the prompts and the judge. Only dots of the same group can be compared.
         distance: the distance from even, averaged over prompts.
+        relative: this distance as a share of its maximum for the record's number of values.
         one_way: for how many prompts a single value has more than 90% of the images.
         even: the share of each value if all values are equally frequent.
-        counted_by: the people who counted the images, or "" if a model judged them.
     """
 
     title: str
     record: str
     share: Cell
     of_prompts: list[float]
+    group: str
     distance: Cell
+    relative: float
     one_way: int
     even: float
-    counted_by: str
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,14 @@ class Section:
     Attributes:
         title: name of the attribute.
         about: an explanation of the numbers.
-        dots: the dots for each value, with the records that are closest to even first.
+        dots: for each group and value, the dots, those that are closest to even first.
         tables: the main table, followed by the table with the qualifiers, if any record has them.
         missing: records without counts and published numbers.
     """
 
     title: str
     about: str
-    dots: dict[str, list[Dot]]
+    dots: dict[str, dict[str, list[Dot]]]
     tables: list[Table]
     missing: list[Record]
 
@@ -128,8 +131,10 @@ def render(records: Sequence[Record]) -> str:
     )
     environment.filters["percent"] = lambda share: f"{100 * share:.1f}%"
     template = environment.get_template("page.html.jinja")
+    sections = _sections(records)
     html: str = template.render(
-        sections=_sections(records),
+        sections=sections,
+        takeaways=_takeaways(sections),
         sources=records,
         has_corrected=any(figure.labels for record in records for figure in record.figures),
     )
@@ -179,6 +184,11 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
 
     usable.sort(key=closest_first)
     rows = [rows_of_record[record.name] for record in usable]
+    dots: dict[str, dict[str, list[Dot]]] = {}
+    for place, value in enumerate(values):
+        for dot in _dots(usable, rows, place, columns):
+            dots.setdefault(dot.group, {}).setdefault(value, []).append(dot)
+    largest_first = sorted(dots.items(), key=lambda item: -max(map(len, item[1].values())))
     title = capitalised(attribute)
     caption = f"{title} in generated images, by model"
     of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
@@ -189,10 +199,11 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
         about=(
             "Share of each value among images whose value is known, with equal weight for every"
             " prompt. Distance from even: Euclidean distance between the shares and equal shares,"
-            " averaged over prompts (0 to 0.71 for two values). It is biased upwards if there are"
-            " few images per prompt."
+            " averaged over prompts; in the plots, as a share of its maximum, which is reached if"
+            " every prompt shows a single value. It is biased upwards if there are few images per"
+            " prompt."
         ),
-        dots={value: _dots(usable, rows, place, columns) for place, value in enumerate(values)},
+        dots=dict(largest_first),
         tables=[
             _filled(caption, columns, rows, main),
             *(table for table in tables if table.rows),
@@ -246,12 +257,55 @@ def _dots(
             one_way = sum(max(row.values()) > ONE_WAY for row in shares)
             title = f"{row.title}{method}"
             even = 1 / len(record.values)
-            judge = record.judge
-            counted_by = judge.name if judge is not None and judge.kind == "people" else ""
+            # The distance is largest if all images show the same value.
+            relative = float(distance.order or 0) / math.sqrt(1 - even)
+            group = _group(record)
             dots.append(
-                Dot(title, row.record, share, of_prompts, distance, one_way, even, counted_by)
+                Dot(title, row.record, share, of_prompts, group, distance, relative, one_way, even)
             )
-    return sorted(dots, key=lambda dot: float(dot.distance.order or 0))
+    return sorted(dots, key=lambda dot: dot.relative)
+
+
+def _group(record: Record) -> str:
+    """Return the prompts and the judge of a record, such as "33 professions, judged by ..."."""
+    prompts = f"{len(_shares_of_prompts(record))} professions"
+    if record.protocol:
+        prompts += f" of the protocol {record.protocol}"
+    if record.judge is None:
+        return prompts
+    verb = "counted" if record.judge.kind == "people" else "judged"
+    return f"{prompts}, {verb} by {record.judge.name}"
+
+
+def _takeaways(sections: Sequence[Section]) -> list[str]:
+    """Return three sentences about the attribute with the most records."""
+    if not sections:
+        return []
+    dots = [dot for values in sections[0].dots.values() for row in values.values() for dot in row]
+    counted = [dot for dot in dots if dot.of_prompts]
+    if not counted:
+        return []
+    one_way = sum(dot.one_way for dot in counted)
+    total = sum(len(dot.of_prompts) for dot in counted)
+    title = sections[0].title
+    sentences = [
+        f"{title}: for {one_way} of {total} professions, over {ONE_WAY:.0%} of the images show a"
+        f" single value (in {len(counted)} records)."
+    ]
+    is_even = []
+    for dot in counted:
+        low, high = dot.share.low, dot.share.high
+        if low is not None and high is not None and low <= dot.even <= high:
+            is_even.append(dot)
+    if is_even:
+        worst = max(is_even, key=lambda dot: dot.one_way / len(dot.of_prompts))
+        sentences.append(
+            f"An even total does not mean even professions: {worst.title} shows"
+            f" {worst.share.text} in total (even: {worst.even:.0%}), and {worst.one_way} of its"
+            f" {len(worst.of_prompts)} professions are over 90% one way."
+        )
+    sentences.append("Compare models only within a group, which has the same prompts and judge.")
+    return sentences
 
 
 def _shares_of_prompts(record: Record) -> list[dict[str, float]]:

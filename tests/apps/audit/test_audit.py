@@ -28,6 +28,7 @@ from apps.audit.line import (
 from apps.audit.prediction import (
     MOST_MORE,
     Prediction,
+    exact_interval,
     images_to_settle,
     is_clearly_above,
     subject,
@@ -35,7 +36,6 @@ from apps.audit.prediction import (
 from apps.audit.section import audited_prompts
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.hosts.loading import Loaded
-from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.page import title_of
 from vldebias.report.result import Result
@@ -356,7 +356,7 @@ class TestUnknownModel:
                 "audit", "predicted_share", name, subset="A photo of a writer.: male"
             )
             assert row.value == pytest.approx(1 - writer[name][0])
-            assert row.interval == pytest.approx(wilson_interval(*writer[name][1:]))
+            assert row.interval == pytest.approx(exact_interval(*writer[name][1:]))
         (shown,) = [
             row
             for row in audited_prompts(unknown_model, readable(unknown_model))
@@ -410,7 +410,7 @@ class TestUnknownModel:
         # 15 of 20 images are the fewest that a two-sided test at 5% calls clear: P = 0.041.
         assert first.remedy == "generate 12 more"
         # With 4 of 8 images, the share may be anything from 22 to 78%.
-        assert second.remedy == "8 images are too few to tell: generate 64 more"
+        assert (second.verdict, second.remedy) == ("too few images (8)", "generate 64 more")
         text = str(result)
         assert "counted share [95%]" in text
         assert "predicted" in text
@@ -427,7 +427,7 @@ def test_counted_shares_lean_if_even_shares_would_rarely_give_them(
     judged = pd.DataFrame({"prompt": JOBS[:1], "male": [n - hits], "female": [hits]})
     result = vldebias.audit(JOBS[:1], "gender", texts=texts, calibration=judged)
     advice = result.provenance[0].settings["prompts"][JOBS[0]]
-    assert advice.startswith("leans female" if leans else "no clear lean")
+    assert advice.startswith("leans female: ") == leans
     assert "R2" not in result.provenance[0].description, "no share comes from the regression line"
 
 

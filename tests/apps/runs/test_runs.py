@@ -33,7 +33,7 @@ def folder(made: Result, tmp_path: Path) -> Path:
 
 
 def test_each_method_has_a_row_with_the_measure_of_the_conclusion(folder: Path) -> None:
-    rows, unreadable = list_runs(folder)
+    rows, unreadable, _ = list_runs(folder)
     assert not unreadable
     assert [row.run for row in rows][:2] == ["deep/b #1", "a"]  # the newest run comes first
     of_a = {row.method: row for row in rows if row.run == "a"}

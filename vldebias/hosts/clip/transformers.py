@@ -72,7 +72,7 @@ WITH_IMAGES = tuple(
 
 _GENERATIVE = (
     "projections made wrong genders in captions more frequent, because a model that writes must"
-    " still choose a word; measure what it states with `vldebias"
+    " still write a word; measure what it states with `vldebias"
     " eval captions` or `vldebias eval vqa`"
 )
 _INSTEAD = {
@@ -130,7 +130,7 @@ class TransformersHost(JointHost):
             raise UnsupportedHostError(
                 f"{self.name}: this class is not supported{instead}\nExpected one of"
                 f" {', '.join(_FAMILIES)}\nFor any other model, use vldebias.hosts.custom(model,"
-                " 'method', embed=...); see docs/how-to/own-model.md"
+                " 'method', embed=...); see help(vldebias.hosts.custom)"
             )
         release = need("transformers").__version__
         if known in _NEEDS_RELEASE_5 and release.startswith("4."):

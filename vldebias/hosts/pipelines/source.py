@@ -110,6 +110,11 @@ class _ClassReader:
         parameters = inspect.signature(encode).parameters if callable(encode) else ()
         self.parameters = [name for name in parameters if name != "self"]
         if "prompt" not in self.parameters:
+            parts = [base for base in kind.__mro__ if base.__name__ == "ModelMixin"]
+            if parts:
+                raise UnsupportedHostError(
+                    f"{kind.__name__}: this is a part of a pipeline; pass the pipeline"
+                )
             raise self.refusal("it has no encode_prompt that takes `prompt`")
         # The class's own method comes first, followed by the base-class methods that it may call.
         self.encoders = [

@@ -351,7 +351,7 @@ def generate(
     for variant in variants.values():
         variant.check_pipeline(pipe)
     identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
-    generated = identified.settle(Path(folder))
+    generated = identified.settle(Path(folder), follow_seeds=follow_seeds)
     unfinished = _unfinished(generated)
     n_missing = sum(len(missing) for _, missing in chain(*unfinished.values()))
     options = {

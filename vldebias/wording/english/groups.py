@@ -71,11 +71,12 @@ def find_group(prompt: str, subject: PersonPhrase) -> Group | None:
 def _size(before: str) -> int | None:
     """Return the exact number before a noun, as in "a pair of" or "the two", or None."""
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
-    words = ["", "", *re.findall(r"[\w'-]+", clause.lower())]
+    words = ["", "", "", *re.findall(r"[\w'-]+", clause.lower())]
     # The number precedes "of" and articles: "five of the".
     while words[-1] in ("of", "the", "these", "those"):
         words.pop()
-    previous, number = words[-2:]
+    first, previous, number = words[-3:]
+    previous = first if previous == "to" else previous  # "next to two", not "two to three"
     if listed(previous, "inexact") or previous in _sizes():
         return None  # An inexact number is no size: "about ten", "two or three".
     return _sizes().get(number)

@@ -68,7 +68,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/captions.md": {"refusals": captions.refusals},
     "docs/how-to/languages.md": {"languages_plain": prompts.languages_plain},
     "docs/how-to/edited-images.md": {"skin": skin.errors},
-    "docs/how-to/index-queries.md": {"searched": methods.searched},
+    "docs/how-to/index-queries.md": {
+        "search_range": methods.search_range,
+        "searched": methods.searched,
+    },
     "docs/how-to/rerank.md": {"reranked": methods.reranked},
     "docs/generation.md": {
         "sampled": generation.sampled,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from eval.pages.methods import GENDER_INDEXES
 from eval.tables import paragraph, read, table
 from vldebias.methods.declared import DECLARED
 from vldebias.report.table import readable
@@ -208,7 +209,7 @@ def _searches() -> dict[str, dict[str, float]]:
     """Return each metric of searches by index, for the first 50 results, the worst index last."""
     found: dict[str, dict[str, float]] = {}
     for row in read("search_index").rows:
-        is_index = row.task.startswith("index:") and row.subset == "k = 50"
+        is_index = row.task.startswith(GENDER_INDEXES) and row.subset == "k = 50"
         if row.method == "queries.search" and is_index:
             found.setdefault(row.task, {})[row.metric] = row.value
     return dict(sorted(found.items(), key=lambda item: item[1]["left"]))
@@ -222,18 +223,14 @@ def _searched() -> list[str]:
     even_stay, uneven_stay, worst_stay = (searches[i]["stay"] for i in (EVEN, UNEVEN, worst))
     return [
         "searching 100,000 portraits (blends of three photographs): `queries.search`",
-        "100% of the surplus of one group",
-        f"{even_left:.0%} of it if half of the index shows women, {uneven_left:.0%} if a fifth"
-        f" does, {worst_left:.0%} in the worst index ({_short(worst)})",
+        "100% of one group's surplus",
+        f"{even_left:.0%} if half of the index shows women, {uneven_left:.0%} if a fifth"
+        f" does, {worst_left:.0%} in the worst of {len(searches)} indexes"
+        f" ({worst.partition(': ')[2]})",
         f"{even_stay:.0%}, {uneven_stay:.0%} and {worst_stay:.0%} of the first 50 results stay;"
         f" {searches[EVEN]['worse']:.0%}, {searches[UNEVEN]['worse']:.0%} and"
         f" {searches[worst]['worse']:.0%} of the queries get worse",
     ]
-
-
-def _short(index: str) -> str:
-    """Return the name of an index without its kind and composition."""
-    return index.removeprefix("index: ").partition(",")[0]
 
 
 def window() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Container, Mapping
+from statistics import mean
 
 from eval.tables import Rivals, moved, read, span, table
 from vldebias.measure.rows import Measurement
@@ -199,6 +201,8 @@ def reranked() -> str:
     return table(*lines, note=note)
 
 
+GENDER_INDEXES = ("index: ", "rare: ")
+SHOWN = (10, 50)  # how many first results the page shows
 OFF = 0.1  # a share by label that is off by more is named
 # The kinds of indexes in the table, with the methods that are shown for them.
 SEARCH, WITHIN, COLLECTION = "queries.search", "queries.search, within", "rerank"
@@ -216,7 +220,7 @@ def searched() -> str:
     result = read("search_index")
     kinds_off = []
     value = {(row.task, row.method, row.subset, row.metric): row.value for row in result.rows}
-    lines = [["index", "first 10", "first 50", "first 200", "share, by label"]]
+    lines = [["index", "first 10", "first 50", "share, by label"]]
     for task in dict.fromkeys(task for task, *_ in value):
         kind, _, title = task.partition(": ")
         for method in KINDS.get(kind, ()):
@@ -224,7 +228,7 @@ def searched() -> str:
                 continue
             name = f"{kind}: {title}" if kind in ("filter", "collection") else title
             cells = [f"{name}, with `within`" if method == WITHIN else name]
-            for k in (10, 50, 200):
+            for k in SHOWN:
                 subset = f"k = {k}"
                 if value.get((task, method, subset, "refused")):
                     cells.append("unchanged: labels unreliable")
@@ -239,9 +243,9 @@ def searched() -> str:
             if abs(true - held) > OFF and method != WITHIN:
                 kinds_off.append(f"{name} ({held - true:+.2f})")
     for title in ("indexes and collections", "rare groups"):
-        for method in ("this version", "labels alone", "before"):
+        for method in METHOD:
             cells = [f"**mean of {title}**, {METHOD[method]}"]
-            for k in (10, 50, 200):
+            for k in SHOWN:
                 place = (f"all: {title}", method, f"k = {k}")
                 cells.append(
                     "{:.2f}, {:.2f}, {:.0%}".format(
@@ -256,16 +260,40 @@ def searched() -> str:
         " search), the share of these results that are the same as before, and the share of the"
         " queries whose shares move away from the index's by more than 0.05. Last column: the share"
         " of the first group (men, old or White people) in the index, and by the labels of the"
-        " sample. 40 queries each. Collections are re-ranked with `rerank`. Before:"
-        " `queries.search` with fitted probabilities, at commit fb98de73"
-        f" (`eval/results/search_before.json`). The share by label is off by more than {OFF:.2f}"
-        f" for: {'; '.join(kinds_off)}. From `eval/results/search_index.json`."
+        " sample. 40 queries each. Collections are re-ranked with `rerank`. The share by label is"
+        f" off by more than {OFF:.2f} for: {'; '.join(kinds_off)}. From"
+        " `eval/results/search_index.json`."
     )
     return table(*lines, note=note)
+
+
+def search_range() -> str:
+    """Write the mean and the range over indexes of what a search leaves, keeps and worsens."""
+    rows = [row for row in read("search_index").rows if row.task.startswith(GENDER_INDEXES)]
+    sentences = []
+    for k in SHOWN:
+        cells: dict[str, dict[str, float]] = {"left": {}, "stay": {}, "worse": {}}
+        for row in rows:
+            is_shown = (row.method, row.subset) == (SEARCH, f"k = {k}")
+            if is_shown and row.metric in cells:
+                cells[row.metric][row.task.partition(": ")[2]] = row.value
+        left, stay, worse = (values.values() for values in cells.values())
+        worst = max(cells["left"], key=cells["left"].__getitem__)
+        sentences.append(
+            f"Among the first {k} results, {mean(left):.2f} of the skew above chance is left, from"
+            f" {min(left):.2f} to {max(left):.2f} in the worst index ({worst});"
+            f" {mean(worse):.0%} of the queries get worse, in one index {max(worse):.0%};"
+            f" {mean(stay):.0%} of the results stay, from {min(stay):.0%} to {max(stay):.0%}."
+        )
+    count = len({row.task for row in rows})
+    text = (
+        f"Means and ranges over {count} indexes, by gender and without a filter (below 0: more even"
+        " than chance). "
+    )
+    return f"\n{textwrap.fill(text + ' '.join(sentences), 150)}\n\n"
 
 
 METHOD = {
     "this version": "`queries.search`",
     "labels alone": "a quota by labels alone",
-    "before": "probabilities, before",
 }

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
 from vldebias.wording.languages import load_language
+
+# What the prompts of each kind of list are called in sentences.
+NOUNS = {
+    "users": "prompts by users",
+    "captions": "captions",
+    "plain prompts": "plain prompts",
+    "no people": "prompts that ask for no people",
+}
 
 
 def read_readings() -> tuple[str, dict[str, dict[str, int]]]:
@@ -32,15 +41,16 @@ def prompt_readings() -> str:
 
 
 def wrong_changes() -> str:
-    """Write the share of wrong changes in prompts by users and in captions as a sentence."""
+    """Write how many of 100 prompts of each kind are changed, and how many of them wrongly."""
     _, counts = read_readings()
-    users, captions = (
-        _share(counts[kind]["wrong"], counts[kind]["changed"]) for kind in ("users", "captions")
-    )
-    return (
-        f"\nOf the changes to prompts by users, {users} were wrong, and of the changes to captions"
-        f" {captions}\n(`eval/results/prompt_readings.json`).\n\n"
-    )
+    parts = []
+    for kind, row in counts.items():
+        changed, wrong = (100 * row[count] / row["prompts"] for count in ("changed", "wrong"))
+        parts.append(
+            f"of 100 {NOUNS[kind]}, {changed:.1f} are changed, {wrong:.1f} of them wrongly"
+        )
+    text = f"{'; '.join(parts)} (`eval/results/prompt_readings.json`)."
+    return f"\n{textwrap.fill(text[0].upper() + text[1:], 150)}\n\n"
 
 
 def _share(count: int, n: int) -> str:

@@ -7,7 +7,8 @@ from vldebias.measure.rows import NONE, Measurement, TaskProvenance
 from vldebias.report.result import Result
 
 RESULT = "simple_rivals"
-LEFT_NOTE = "`images with tests`, the former default with images, was measured at commit fb98de73."
+# A rival that the table leaves out: the default before the first release.
+FORMER = "images with tests"
 SECTIONS = {
     "classification": (
         "Worst-group accuracy. After a comma: rows that are clearly worse / better than text alone"
@@ -67,10 +68,7 @@ def simple_rivals() -> str:
         note = ""
         for reason, places in behind_of_reason.items():
             note += f"- Clearly better than the default: {'; '.join(places)}. {reason}\n"
-        source = f"From `eval/results/{RESULT}.json`."
-        if section == "classification":
-            source += f" {LEFT_NOTE}"
-        note = f"{note}\n{source}".strip()
+        note = f"{note}\nFrom `eval/results/{RESULT}.json`.".strip()
         blocks.append(f"\n### {section.capitalize()}\n\n{title}.\n{table(*lines, note=note)}")
     return "".join(blocks).rstrip() + "\n\n"
 
@@ -87,7 +85,7 @@ def _line(result: Result, about: TaskProvenance) -> list[str]:
     rivals = []
     mean = ""
     for row in rows:
-        if row.metric != decides:
+        if row.metric != decides or row.method.startswith(FORMER):
             continue
         counts = {
             other.metric: round(other.value)

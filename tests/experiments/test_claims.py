@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -13,6 +14,7 @@ from apps.demo.opening import saved_result
 from eval import replay
 from eval.pages.evidence import ENOUGH
 from eval.pages.front import GAP
+from eval.pages.methods import GENDER_INDEXES, SEARCH, SHOWN
 from eval.pages.prompts import read_readings
 from eval.pages.sources import headlines, row_of
 from eval.photographs.searches import PHOTOGRAPHS, RERANK
@@ -215,20 +217,23 @@ def of_rerank() -> str:
 
 
 def of_index() -> str:
-    """Check the means of `queries.search` over indexes and collections."""
-    value = {
-        (row.metric, row.method, row.subset): row.value
-        for row in read("search_index").rows
-        if row.task == "all: indexes and collections"
-    }
-    ours = "this version"
-    for k in ("k = 10", "k = 50", "k = 200"):
-        assert 0.2 < value["left", ours, k] < 0.4
-        assert value["left", ours, k] < value["left", "before", k]
-        assert value["stay", ours, k] > value["stay", "before", k] - 0.03
-        assert value["surely worse", ours, k] <= 2
-    assert 0.65 < value["stay", ours, "k = 10"] < 0.75
-    return "it leaves a third of the skew above chance, and changes three of the first ten results"
+    """Check the means of `queries.search` over the indexes, and that it gains little in some."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for row in read("search_index").rows:
+        if row.task.startswith(GENDER_INDEXES) and row.method == SEARCH:
+            values.setdefault((row.metric, row.subset), []).append(row.value)
+    left = [mean(values["left", f"k = {k}"]) for k in SHOWN]
+    assert 0.35 < mean(left) < 0.45
+    assert max(abs(value - mean(left)) for value in left) < 0.05
+    assert max(values["left", "k = 50"]) > 0.8
+    assert 0.65 < mean(values["stay", "k = 10"]) < 0.75
+    for row in read("search_index").rows:
+        if row.task == "all: indexes and collections" and row.metric == "surely worse":
+            assert row.method != "this version" or row.value <= 2
+    return (
+        "it leaves two fifths of the skew above chance, and changes three of the first ten results."
+        " In the worst indexes, little or nothing is gained"
+    )
 
 
 def of_search() -> str:

@@ -650,3 +650,39 @@ def test_an_outcome_that_is_two_short_comes_before_one_that_is_one_short():
     sampler._counts[0, 0]["prompt"] = Counter({"a": 4, "b": 1, "c": 2})
     sampler._totals[0, 0, "a", "b", "c"] = Counter({"a": 4, "b": 9, "c": 2})
     assert sampler.assign(0, 0, "prompt", 1, thirds) == ["b"]
+
+
+def test_the_pages_chat_model_marks_several_people_and_a_changed_prompt_is_left() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "balance-prompts.md"
+    (code,) = re.findall(
+        r"```py\n(import vldebias\n\ninstruction = .*?)```",
+        page.read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    answer_of_prompt = {
+        "an engineer and a chef, Ann too": "an {gender} engineer and a {gender} chef, Ann too",
+        "A rider on a horse": "A {gender} rider on a horse",
+        "a nurse at a desk": "a {gender} nurse at the desk",
+        "a cook": "Sorry, I cannot help.",
+        "a red chair": "a red chair",
+    }
+    names = {
+        "ask": lambda _, prompt: answer_of_prompt[prompt],
+        "prompts": list(answer_of_prompt) * 4,
+    }
+    exec(code.replace("find=find)", "find=find, seed=0)"), names)
+    prompts = names["balanced"].prompts
+    two = set(prompts[::5])
+    assert two <= {
+        f"a {first} engineer and a {second} chef, Ann too"
+        for first, second in product(("female", "male"), repeat=2)
+    }
+    assert two & {
+        "a female engineer and a male chef, Ann too",
+        "a male engineer and a female chef, Ann too",
+    }
+    assert (
+        sorted(prompts[1::5]) == ["A female rider on a horse"] * 2 + ["A male rider on a horse"] * 2
+    )
+    for position, left in enumerate(list(answer_of_prompt)[2:], start=2):
+        assert prompts[position::5] == [left] * 4

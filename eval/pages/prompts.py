@@ -13,6 +13,7 @@ from vldebias.wording.languages import load_language
 NOUNS = {
     "users": "prompts by users",
     "captions": "captions",
+    "alt texts with masked names": "alt texts with masked names",
     "plain prompts": "plain prompts",
     "no people": "prompts that ask for no people",
 }

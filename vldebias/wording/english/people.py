@@ -322,7 +322,11 @@ def is_absent(n: Noun) -> bool:
     is_outside = any(has_listed(behind[max(0, k - 2) : k], "beyond") for k in edges)
     is_negated = has_listed(behind[1:2], "negation") and not "".join(behind[2:3]).endswith("ing")
     is_negated = is_negated and listed(n.after, "copula")
-    return is_outside or is_negated or listed(n.after, "negated")
+    if is_outside or is_negated or listed(n.after, "negated"):
+        return True
+    # "the farmer is off having lunch", "soldiers out on patrol"
+    first, following = ([*behind[listed(n.after, "copula") :], "", ""])[:2]
+    return listed(first, "away") and not listed(following, "article", "around")
 
 
 def is_of_fiction(n: Noun) -> bool:

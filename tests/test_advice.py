@@ -44,6 +44,7 @@ OF_OTHERS = {
     *("--name-only", "--no", "--nproc_per_node", "--num_processes", "--on", "--output_folder"),
     *("--output_format", "--preload", "--prompt", "--short", "--sort", "--upgrade", "--url_col"),
     *("--repo-type", "--url_list", "--use_safetensors"),
+    "--output",  # a frequent guess, to which the answer is how to write a file
     *("--error", "--prompt-width", "--qualifier"),  # the changelog says that they were removed
 }
 # Groups of entry points, names of loggers and of files, which are not Python names.
@@ -289,7 +290,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "debias gender --model ViT-B-32 --pretrained TAG",
         ),
         (
-            "rerank scored.jsonl --attribute sex",
+            "rerank scored.jsonl --attribute country",
             r"--attribute COLUMN",
             "rerank scored.jsonl --attribute gender",
         ),
@@ -349,8 +350,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "audit prompts.txt --attribute gender",
-            r"exactly one of --model, --pipeline and --texts",
-            "+ --model miniature",
+            r"it needs --pipeline or --model; to try it: --pipeline miniature",
+            "+ --pipeline miniature",
+        ),
+        (
+            "audit prompts.txt --attribute gender --texts f.npz --model miniature",
+            r"expected only one of --model, --pipeline and --texts",
+            "audit prompts.txt --attribute gender --model miniature",
         ),
         (
             "audit prompts.txt --attribute gender --texts f.npz",

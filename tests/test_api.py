@@ -193,7 +193,7 @@ def test_names_instead_of_a_model_or_a_method_are_rejected() -> None:
         ({"reference": [[0.5, 0.5]]}, "an ndarray, got list"),
         ({"reference": "features.npy"}, "an ndarray, got str"),
         ({"reference": 5}, "an ndarray, got int"),
-        ({"reference": np.array(["a"])}, "floating-point .*, got <U1"),
+        ({"reference": np.array(["a"])}, r"reference: got <U1 \(1,\); expected floats"),
     ],
 )
 def test_settings_of_the_wrong_type_are_rejected(how: dict[str, Any], reason: str) -> None:

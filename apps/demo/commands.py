@@ -51,7 +51,8 @@ def demo_command(
     """
     for name in pipeline or ():
         check_path(name, "pipeline")
-    check_path(flags.get("model") or "", "model")
+    if flags.get("model"):
+        check_path(flags["model"], "model")
     # Importing Gradio takes several seconds, so print a message first.
     print_message("vldebias demo: starting; the address will appear in a few seconds")
     flags.setdefault("device", "auto")

@@ -72,7 +72,7 @@ def test_a_plan_accepts_a_saved_edit_and_records_values(
         pipe,
         "gender",
         methods={"bare": "none", "set": edit},
-        texts=HELD_OUT[:1],
+        prompts=HELD_OUT[:1],
         seeds=(0, 1),
         steps=2,
     )

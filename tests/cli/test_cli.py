@@ -28,7 +28,7 @@ from tests.cli.conftest import call as run
 from tests.refusals import refused
 from vldebias.cli import app, common
 from vldebias.data import Embeddings, save_embeddings
-from vldebias.errors import MissingPackageError, VldebiasError, warn
+from vldebias.errors import EXTRAS_OF_COMMAND, MissingPackageError, VldebiasError, warn
 from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Reference
 from vldebias.methods.listing import declarations
@@ -549,6 +549,7 @@ def test_missing_gradio_is_reported_with_the_command_that_installs_it(
         MissingPackageError, match=r"gradio is not installed: pip install '\.\[demo\]'"
     ):
         run(*command.split())
+    assert EXTRAS_OF_COMMAND.get() == ""  # later errors name no extras of this command
 
 
 def test_options_are_passed_to_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

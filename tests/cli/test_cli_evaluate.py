@@ -407,7 +407,7 @@ def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> No
 @refused(
     (
         (*AUDIT, "--texts", "rows.npz", "--model", "m"),
-        "expected exactly one of --model, --pipeline and --texts",
+        "expected only one of --model, --pipeline and --texts",
     ),
     ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; choose a writable folder"),
     (

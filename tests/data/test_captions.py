@@ -331,7 +331,10 @@ def test_missing_files_raise_errors(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("root", "named"),
     [
-        ("https://example.org/captions.csv", "expected a local file, got a URL; download it"),
+        (
+            "https://example.org/captions.csv",
+            "captions.csv: remote files are not read; download them, and pass their folder",
+        ),
         ("", "expected a file, a folder or .* got ''"),
     ],
 )

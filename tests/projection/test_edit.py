@@ -292,18 +292,14 @@ def test_offline_use_and_unknown_repositories_are_explained(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "tests must never access the network"
-    for name in (
-        "no-one/nothing",
-        "not a name",
-        "/nowhere/at/all",
-        "./nothing",
-        "a/b/c",
-        "x" * 5000,
-    ):
+    for name in ("no-one/nothing", "not a name", "a/b/c", "x" * 5000):
         with pytest.raises(
             InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"
         ):
             CalibratedProjection.from_pretrained(name)
+    for path in ("/nowhere/at/all", "./nothing"):
+        with pytest.raises(InvalidInputError, match=f"{path}: no such folder; check the path"):
+            CalibratedProjection.from_pretrained(path)
 
 
 def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, signed: bool) -> None:

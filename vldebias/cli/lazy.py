@@ -103,5 +103,7 @@ class LazyGroup(Group):
                 ctx.fail(f"No such command {called!r}. Did you mean {' or '.join(matches)}?")
         command_name, _, rest = super().resolve_command(ctx, args)
         if self.entries[str(command_name)].extras:
-            EXTRAS_OF_COMMAND.set(self.entries[str(command_name)].extras)
+            token = EXTRAS_OF_COMMAND.set(self.entries[str(command_name)].extras)
+            # A program may run a command and then call functions, which need fewer extras.
+            ctx.call_on_close(lambda: EXTRAS_OF_COMMAND.reset(token))
         return command_name, self.commands[str(command_name)], rest

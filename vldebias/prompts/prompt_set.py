@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import InvalidInputError, explain_keywords, shortened
+from vldebias.errors import RENAMED, InvalidInputError, explain_keywords, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
@@ -641,7 +641,10 @@ def _check_mapping(content: Mapping[str, object]) -> None:
             f"attribute: got the shares {content}; expected a prompt set, such as 'gender';"
             " pass the shares as shares="
         )
-    if not {"name", *Recipe.model_fields} & set(content):
+    fields = {"name", *Recipe.model_fields}
+    # A field's former name is answered with its new one later.
+    called = {new for name in content for new in (name, *RENAMED.get(name, ()))}
+    if not fields & called:
         words = {}
         for value, text in content.items():
             words[value] = [text] if isinstance(text, str) else text

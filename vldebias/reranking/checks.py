@@ -23,6 +23,7 @@ _OTHER_LABEL = 1.0
 _DRAWS = 1000
 _PROPOSALS = 4 * _DRAWS
 _STEPS = 100  # maximum number of Newton steps; about ten are needed
+_HALVINGS = 40
 _FREEDOM = 6  # degrees of freedom of the proposal
 
 
@@ -179,7 +180,13 @@ def _mode(inputs: Floats, is_group: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         step = np.linalg.solve(curvature, gradient)
         if np.abs(step).max() < 1e-6:
             break
-        # The prior bounds the steps, so they need not be shortened even for separated groups.
+        # A Newton step may overshoot if the groups are well separated, so halve it until the
+        # concave log posterior increases.
+        current = _log_posterior(mode[None], inputs, is_group)[0]
+        for _ in range(_HALVINGS):
+            if _log_posterior((mode + step)[None], inputs, is_group)[0] >= current:
+                break
+            step /= 2
         mode = mode + step
     return mode, curvature
 

@@ -352,6 +352,12 @@ class IndexGroups:
         if isinstance(stated, str) and re.fullmatch("[0-9]{1,18}", stated):
             stated = int(stated)
         check_format({FORMAT: stated}, file, newest=_FORMAT)
+        if stated == 1:
+            raise InvalidInputError(
+                f"{file}: got format 1, which has shares by probability; expected shares by label:"
+                " fit them again with vldebias.debias_queries(embed, attribute, reference=vectors),"
+                " and save the new queries.index"
+            )
         if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"

@@ -86,11 +86,22 @@ print(sorted({"torch", "numpy"} & set(sys.modules)))
 
 @pytest.mark.parametrize(
     "page",
-    ["../README.md", "fine-tuning.md", "explanation/losses.md", "tutorials/fine-tune.md"],
+    ["fine-tuning.md", "explanation/losses.md", "tutorials/fine-tune.md"],
 )
 def test_pages_give_the_same_advice_as_the_command(page: str) -> None:
+    assert ADVICE in words_of(page)
+
+
+def test_the_readme_starts_with_the_same_advice_and_links_the_rest() -> None:
+    start, _, rest = ADVICE.partition(" If captions")
+    assert rest
+    assert f"{start} [Which loss](docs/fine-tuning.md)" in words_of("../README.md")
+
+
+def words_of(page: str) -> str:
+    """Return the text of a page of the documentation in one line, without code marks."""
     text = Path(__file__).parents[2].joinpath("docs", page).read_text(encoding="utf-8")
-    assert ADVICE in " ".join(text.replace("`", "").split())
+    return " ".join(text.replace("`", "").split())
 
 
 def test_the_list_of_losses_ends_with_the_advice() -> None:

@@ -227,12 +227,23 @@ class Sums(NamedTuple):
             yield 1.0, s.masked_fill(rows[block.rows, None] != columns, -torch.inf)
 
     def fill_diagonals(self, matrix: Tensor, block: Block, value: float) -> None:
-        """Overwrite the entries of a block (c, N - first) that are not negatives."""
+        """Overwrite the entries of a block that are not negatives.
+
+        Args:
+            matrix: the entries of the block (c, N - first).
+            block: the block.
+            value: the new value of these entries.
+        """
         for k in self.diagonals:
             matrix.diagonal(k + block.rows.start - block.first).fill_(value)
 
     def write_positives(self, out: Tensor, block: Block) -> None:
-        """Write 1 for the positives of a block (c, N - first), and 0 for other entries."""
+        """Write 1 for the positives of a block, and 0 for other entries.
+
+        Args:
+            out: (c, N - first), overwritten.
+            block: the block.
+        """
         assert self.positives is not None
         # Comparing floats is several times faster than comparing integers.
         torch.eq(self.positives[block.rows, None], self.positives[block.first :], out=out)

@@ -444,6 +444,9 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
 
     Returns:
         The area with its 95% interval.
+
+    >>> auroc([0.9, 0.5, 0.7, 0.2], wrong=[False, False, True, True]).value
+    0.75
     """
     values, mask = vectors(scores=scores, wrong=wrong)
     if values.dtype.kind not in "iufb":

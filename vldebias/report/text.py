@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LABELS = f"{DAGGER} used labels of other images; the other methods see prompts only."
 NAME = 17  # width of the method column, chosen so that a row fits into 80 columns
 MOST = 25  # maximum number of lines, unless the verdicts leave too little space
-VERDICTS = 12  # if the verdicts need at most this many lines, all of them are shown
+VERDICTS = 16  # if the verdicts need at most this many lines (four tasks), all are shown
 ROWS = 14  # minimum number of lines for the rows below the conclusions
 PART_ROWS = 4  # maximum number of rows per measure in a result without methods
 

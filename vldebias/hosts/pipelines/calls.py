@@ -299,6 +299,15 @@ def count_of(call: Mapping[str, object]) -> str | None:
     return None
 
 
+def _arguments(call: Mapping[str, object], name: str) -> dict[str, object]:
+    """Return the arguments `name`, `name_2`, ... of a call that are not None."""
+    return {
+        argument: value
+        for argument, value in call.items()
+        if re.fullmatch(rf"{name}(_\d)?", argument) and value is not None
+    }
+
+
 def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     """Return one text per prompt of a call, joining the texts for several encoders.
 
@@ -308,10 +317,7 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
         call: the call's arguments by name.
         name: "prompt" or "negative_prompt".
     """
-    columns = []
-    for argument, value in call.items():
-        if re.fullmatch(rf"{name}(_\d)?", argument) and value is not None:
-            columns.append(listed(value) or [""])
+    columns = [listed(value) or [""] for value in _arguments(call, name).values()]
     if not columns:
         return [""]
     texts = []
@@ -415,9 +421,7 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
     prompts = len(listed(call["prompt"]))
     images = images_per_prompt(call)
     texts_of_argument: dict[str, list[str]] = {}
-    for name, value in call.items():
-        if not re.fullmatch(rf"{argument}(_\d)?", name) or value is None:
-            continue
+    for name, value in _arguments(call, argument).items():
         texts = listed(value)
         if len(texts) == 1:  # the same text for all prompts
             texts = texts * prompts

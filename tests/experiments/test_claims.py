@@ -110,10 +110,10 @@ def test_files_named_on_a_page_exist() -> None:
 def test_the_error_rates_in_the_readme_are_those_of_the_lists() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     pattern = (
-        r"(\d+)% of the changes to prompts by users were wrong, and (\d+)% of those to captions"
+        r"(\d+)% of the changes to prompts by users were wrong, and (\d+)% of those to alt texts"
     )
     (rates,) = re.findall(pattern, text)
-    for rate, kind in zip(rates, ("users", "captions"), strict=True):
+    for rate, kind in zip(rates, ("users", "alt texts with masked names"), strict=True):
         assert f"{share_of_wrong_changes(kind):.0%}" == f"{rate}%", kind
 
 

@@ -138,7 +138,7 @@ ENOUGH = {
 FEWEST_IN_GROUP = 10
 OF_GROUPS = ("worst_group", "worst_group_auc", "gap", "gap_reweighted")
 NARROW_INTERVAL = "narrow interval"
-FEW_NOTE = "Marked intervals (few, narrow) are too short: simulated, under 92% contain the truth."
+FEW_NOTE = "Intervals marked few or narrow contain the truth in under 92% of simulations."
 KEYS = ["task", "metric", "subset"]
 Measures = Sequence[tuple[str, str]]
 """(task, metric) pairs to show. If empty, all are shown."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which `encode_prompt` returns too."""
 
+_NUMBERS = frozenset(["", *(f"_{n}" for n in range(10))])  # "prompt", "prompt_2", ...
 _NO_LIMIT = 1_000_000  # in tokens; tokenizers without a limit report 10^30
 
 Tokens = list[int] | slice
@@ -299,15 +300,6 @@ def count_of(call: Mapping[str, object]) -> str | None:
     return None
 
 
-def _arguments(call: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return the arguments `name`, `name_2`, ... of a call that are not None."""
-    return {
-        argument: value
-        for argument, value in call.items()
-        if re.fullmatch(rf"{name}(_\d)?", argument) and value is not None
-    }
-
-
 def texts_of(call: Mapping[str, object], name: str) -> list[str]:
     """Return one text per prompt of a call, joining the texts for several encoders.
 
@@ -317,7 +309,10 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
         call: the call's arguments by name.
         name: "prompt" or "negative_prompt".
     """
-    columns = [listed(value) or [""] for value in _arguments(call, name).values()]
+    columns = []
+    for argument, value in call.items():
+        if argument.removeprefix(name) in _NUMBERS and value is not None:
+            columns.append(listed(value) or [""])
     if not columns:
         return [""]
     texts = []
@@ -421,7 +416,9 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
     prompts = len(listed(call["prompt"]))
     images = images_per_prompt(call)
     texts_of_argument: dict[str, list[str]] = {}
-    for name, value in _arguments(call, argument).items():
+    for name, value in call.items():
+        if name.removeprefix(argument) not in _NUMBERS or value is None:
+            continue
         texts = listed(value)
         if len(texts) == 1:  # the same text for all prompts
             texts = texts * prompts

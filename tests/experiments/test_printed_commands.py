@@ -64,6 +64,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         data_sets(folder / "DIR")
+        (folder / "DIR" / "model_index.json").write_text("{}", encoding="utf-8")
         features()
         tables()
         captions()

@@ -259,7 +259,7 @@ def edited() -> None:
 
 def pictures() -> None:
     """Create picture folders, including one with captions in two splits."""
-    for folder in ("images", "my-images", "pictures"):
+    for folder in ("images", "my-birds", "my-images", "pictures"):
         for i in range(4):
             save(Path(folder) / f"{i}.png", i)
     for part, count in (("train", 100), ("val", 24)):

@@ -68,6 +68,7 @@ def use_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_clip, "create_model_from_pretrained", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: miniature.load_clip()[2])
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
+    monkeypatch.setattr("diffusers.DiffusionPipeline.load_config", lambda name, **_: {})
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", processor_of)
     # The embedded CLIP is too unsure about its own small pictures, unlike the embedded judge.

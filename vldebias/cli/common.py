@@ -193,11 +193,11 @@ class Command(HelpStyle, TyperCommand):
         except typer.BadParameter as error:
             value = value_of_option(getattr(error.param, "opts", ()), passed)
             message = error.message.removeprefix("Value error, ")
-            absent = re.search(r"'(.*)' does not exist", message)
+            absent = message.rpartition("' does not exist")[0].partition("'")[2]
             if absent:
-                names = [path.name for path in Path(absent[1]).parent.glob("*")]
-                message = f"{absent[1]}: no such file or folder; "
-                message += did_you_mean(Path(absent[1]).name, names, "check the path", 0.7)
+                names = [path.name for path in Path(absent).parent.glob("*")]
+                message = f"{absent}: no such file or folder; "
+                message += did_you_mean(Path(absent).name, names, "check the path", 0.7)
             if value is not None and repr(value) not in message:
                 message += f"; got {value!r}"
             error.message = message

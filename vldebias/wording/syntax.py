@@ -59,7 +59,7 @@ _PART = re.compile(r"\"[^\"]*\"|'(?:[^']|\b'\b)*'")
 # Quotation marks that may surround an entire prompt.
 _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
 # The weight of an alternative, "{2::doctor|nurse}", or the number to draw, "{2$$doctor|nurse}".
-_WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
+_WEIGHT = re.compile(r"(?<![\d.])[\d.]+::|(?<![\d-])[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
 # Text that does not describe the picture: things to exclude, instructions to a language model, role
 # names in chat templates, and the settings that Automatic1111 saves below a prompt.

@@ -184,9 +184,8 @@ def saved() -> str:
         note=(
             f"Change in recall@10 (caption to image) from the pretrained model, {starts[0]} and"
             f" {starts[1]}; heads trained with `{ADVISED}`, means of 3 seeds. \\* beyond the 95%"
-            " interval over seeds and photographs. Wrong texts belong to random other photographs,"
-            " belong to the most similar photograph, or are generic prompts. The choice is made on"
-            " 303 or 270 validation photographs. Saved weights in all"
+            " interval over seeds and photographs. Wrong texts belong to other photographs, to the"
+            " most similar one, or to none (generic). Saved weights in all"
             f" {len(from_end)} settings, with other learning rates and `keep=0.8`: change from the"
             f" end {_summary(from_end)}; change from the pretrained model {_summary(from_start)}."
             " From `eval/results/fine_tuning.json`."

@@ -217,7 +217,7 @@ def searched() -> str:
     """Write what searches of indexes leave of the skew, and how many results and queries suffer."""
     result = read("search_index")
     value = {(row.task, row.method, row.subset, row.metric): row.value for row in result.rows}
-    lines = [["index", "first 10", "first 50", "share, by label"]]
+    lines = [["index", "first 10", "first 50", "label error"]]
     for task in dict.fromkeys(task for task, *_ in value):
         kind, _, title = task.partition(": ")
         for method in KINDS.get(kind, ()):
@@ -235,7 +235,7 @@ def searched() -> str:
                 else:
                     cells.append("")
             true, held = value[task, "none", "", "true"], value[task, SEARCH, "", "held"]
-            cells.append(f"{true:.2f}, {held:.2f}")
+            cells.append(f"{held - true:+.2f}")
             lines.append(cells)
     for title in ("indexes and collections", "rare groups"):
         for method in METHOD:
@@ -248,15 +248,14 @@ def searched() -> str:
                     )
                 )
             error = value.get((f"all: {title}", method, "", "error"))
-            cells.append("" if error is None else f"off by {error:.2f}")
+            cells.append("" if error is None else f"{error:.2f}")
             lines.append(cells)
     note = (
         "In each cell: skew above chance among the people in the first results (1: the unedited"
         " search), the share of these results that are the same as before, and the share of the"
-        " queries whose shares move away from the index's by more than 0.05. Last column: the share"
-        " of the first group (men, old or White people) in the index, and by the labels of the"
-        " sample. 40 queries each. From `eval/results/search_index.json`, which also has the"
-        " collections."
+        " queries whose shares move away from the index's by more than 0.05. Label error: the share"
+        " of men (or old or White people) by the labels of the sample, minus the true one. 40"
+        " queries each. From `eval/results/search_index.json`, which also has the collections."
     )
     return table(*lines, note=note)
 

@@ -7,7 +7,16 @@ import numpy as np
 from eval.tables import read, read_records, table
 
 # Variants of rows that the table leaves out, by a part of their names or sizes.
-_LEFT_OUT = ("blocks of", "both views", "one view", "in pairs", "d 768", "d 1024", "pairs 400,", "pairs 40, ")
+_LEFT_OUT = (
+    "blocks of",
+    "both views",
+    "one view",
+    "in pairs",
+    "d 768",
+    "d 1024",
+    "pairs 400,",
+    "pairs 40, ",
+)
 
 
 def speed() -> str:

@@ -58,10 +58,10 @@ def starred(row: Measurement) -> str:
 
 
 def formulas() -> str:
-    """Write the formula, purpose and source of each loss."""
-    lines = [["`--loss`", "loss per pair", "for", "source"]]
+    """Write the formula and purpose of each loss."""
+    lines = [["`--loss`", "loss per pair", "for"]]
     for loss in BUILT_IN:
-        lines.append([f"`{loss.name}`", f"${loss.formula}$", loss.summary, loss.source])
+        lines.append([f"`{loss.name}`", f"${loss.formula}$", loss.summary])
     return table(*lines)
 
 

@@ -47,9 +47,7 @@ def wrong_changes() -> str:
     parts = []
     for kind, row in counts.items():
         changed, wrong = (100 * row[count] / row["prompts"] for count in ("changed", "wrong"))
-        parts.append(
-            f"of 100 {NOUNS[kind]}, {changed:.1f} are changed, {wrong:.1f} of them wrongly"
-        )
+        parts.append(f"of 100 {NOUNS[kind]}, {changed:.1f} are changed, {wrong:.1f} wrongly")
     text = f"{'; '.join(parts)} (`eval/results/prompt_readings.json`)."
     return f"\n{textwrap.fill(text[0].upper() + text[1:], 150)}\n\n"
 

@@ -58,10 +58,10 @@ def starred(row: Measurement) -> str:
 
 
 def formulas() -> str:
-    """Write the formula, purpose and source of each loss."""
-    lines = [["`--loss`", "loss per pair", "for", "source"]]
+    """Write the formula and purpose of each loss."""
+    lines = [["`--loss`", "loss per pair", "for"]]
     for loss in BUILT_IN:
-        lines.append([f"`{loss.name}`", f"${loss.formula}$", loss.summary, loss.source])
+        lines.append([f"`{loss.name}`", f"${loss.formula}$", loss.summary])
     return table(*lines)
 
 
@@ -184,9 +184,8 @@ def saved() -> str:
         note=(
             f"Change in recall@10 (caption to image) from the pretrained model, {starts[0]} and"
             f" {starts[1]}; heads trained with `{ADVISED}`, means of 3 seeds. \\* beyond the 95%"
-            " interval over seeds and photographs. Wrong texts belong to random other photographs,"
-            " belong to the most similar photograph, or are generic prompts. The choice is made on"
-            " 303 or 270 validation photographs. Saved weights in all"
+            " interval over seeds and photographs. Wrong texts belong to other photographs, to the"
+            " most similar one, or to none (generic). Saved weights in all"
             f" {len(from_end)} settings, with other learning rates and `keep=0.8`: change from the"
             f" end {_summary(from_end)}; change from the pretrained model {_summary(from_start)}."
             " From `eval/results/fine_tuning.json`."

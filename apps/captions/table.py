@@ -221,8 +221,10 @@ def columns_of_roles(
         if role in columns:
             continue
         fitting = fitting_columns(names, known)
+        usual = known
         if role == text:
             fitting += [name for name in names if plain_name(name) in _OF_MODELS]
+            usual = (*known, *_OF_MODELS)
         fitting = [name for name in dict.fromkeys(fitting) if name not in chosen.values()]
         if role == text and len(fitting) > 1:
             raise InvalidInputError(
@@ -230,7 +232,6 @@ def columns_of_roles(
                 f" {role}={fitting[-1]}"
             )
         if fitting:
-            usual = list(map(plain_name, known))
             chosen[role] = min(fitting, key=lambda name: usual.index(plain_name(name)))
     for role in required:
         if role not in chosen:

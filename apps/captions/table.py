@@ -155,14 +155,14 @@ def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], l
         described = {row.image for row in of_model if row.texts}
         images = list(dict.fromkeys(row.image for row in of_model))
         missing = [image for image in images if image not in described]
-        start = f"{model}: " if len(models) > 1 else ""
+        what = f"{kind} by {model}" if len(models) > 1 else kind
         if not described:
             raise InvalidInputError(
-                f"{start}none of {quantity(len(images), 'image')} has a {kind}, such as"
+                f"none of {quantity(len(images), 'image')} has a {what}, such as"
                 f" {images[0]!r}: all are empty, or calls that failed"
             )
         if missing:
-            notes.append(start + lacking(missing, len(images), kind))
+            notes.append(lacking(missing, len(images), what))
     return [row for row in rows if row.texts], notes
 
 

@@ -213,9 +213,9 @@ def stated_result(
 
 
 def _shared_images(texts: Texts) -> tuple[list[str], list[str]]:
-    """Return the images that each model describes, and a sentence about the others, if any."""
-    others = dict.fromkeys(chain(*texts.values()))
-    shared = [image for image in others if all(image in known for known in texts.values())]
+    """Return the images that each model describes, and a sentence about the rest, if any."""
+    unshared = dict.fromkeys(chain(*texts.values()))
+    shared = [image for image in unshared if all(image in known for known in texts.values())]
     if not shared:
         names = [next(iter(known)) for known in texts.values()]
         raise InvalidInputError(
@@ -223,12 +223,12 @@ def _shared_images(texts: Texts) -> tuple[list[str], list[str]]:
             f" images such as {', '.join(names)}; write image names in the same way"
         )
     for image in shared:
-        del others[image]
+        del unshared[image]
     notes = []
-    if others:
+    if unshared:
         notes.append(
-            f"Left out: {quantity(len(others), 'image')} not described by every model, such as"
-            f" {next(iter(others))!r}."
+            f"Left out: {quantity(len(unshared), 'image')} not described by every model, such as"
+            f" {next(iter(unshared))!r}."
         )
     return shared, notes
 

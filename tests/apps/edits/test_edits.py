@@ -142,17 +142,6 @@ def test_intervals_are_those_of_a_naive_twin(rows: list[tuple[int, bool]]) -> No
     assert row.n == {"people": 25, "pairs": len(rows)}
 
 
-def test_a_person_with_many_edits_counts_once() -> None:
-    # 20 edits of one person do not narrow the interval.
-    few = labelled(["female"] * 20, ["male"] * 10 + ["female"] * 10)
-    many = {name: [*cells, *cells[:1] * 19] for name, cells in few.items()}
-    once = evaluate_edits(few).row("labels", "label_changed", "none")
-    repeated = evaluate_edits(many).row("labels", "label_changed", "none")
-    assert repeated.value == once.value
-    assert repeated.interval == pytest.approx(once.interval)
-    assert repeated.n == {"people": 20, "pairs": 39}
-
-
 @pytest.mark.parametrize("share", [0.0, 1.0, 0.5])
 def test_people_who_are_all_alike_get_wilsons_interval(share: float) -> None:
     value, low, high = interval_over_people(np.full(20, share), is_share=True)

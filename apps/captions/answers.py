@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -119,7 +119,8 @@ def evaluate_vqa(
         return values.pop() if len(values) == 1 else SEVERAL
 
     examples = Examples("answers", tables, out)
-    fields = {"task": "vqa", "description": _ABOUT, "model": "" if judge is None else judge.name}
+    fields: dict[str, Any] = {"task": "vqa", "description": _ABOUT}
+    fields["model"] = "" if judge is None else judge.name
     return stated_result(rows, notes, stated_value, reader, examples, tables, **fields)
 
 

@@ -134,7 +134,7 @@ def stated_result(
     examples: Examples,
     tables: Sequence[Table],
     about: Rows = (),
-    **fields: str,
+    **fields: Any,
 ) -> Result:
     """Compare what models state about images with the labels of the images.
 

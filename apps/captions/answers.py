@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
-from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import decode, why_unreadable
 
-from .captions import read_references, stated_provenance, stated_result
+from .captions import stated_result
 from .examples import Examples
 from .interrupts import until_interrupted
 from .reading import NO_LABEL, NOT_STATED, OTHER, SEVERAL, UNCLEAR, StatementReader, cannot_tell
@@ -70,7 +69,6 @@ def evaluate_vqa(
     *tables: Table,
     attribute: str | Path | PromptSet = "gender",
     judge: Judge | None = None,
-    references: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     out: str | Path | None = None,
 ) -> Result:
@@ -89,7 +87,6 @@ def evaluate_vqa(
         judge: model that answers, such as `VlmJudge(model="./smolvlm",
             questions={"gender": ("male", "female")}).on(model, processor)`. The tables then contain
             paths of images, relative to the first one, and no answers.
-        references: table with captions by people or labels of the images.
         columns: role -> column, for columns that are not found by their names.
         out: folder for answers.csv, as in `evaluate_captions`.
 
@@ -116,27 +113,15 @@ def evaluate_vqa(
         rows = _asked(judge, prompt_set.name, rows, folders[0] if folders else Path())
     rows, notes = with_texts(rows, "answer")
     meaning = cache(partial(_meaning, reader=reader))
-    strange = [text for row in rows for text in row.texts if meaning(text) == OTHER]
-    if 2 * len(strange) > len(rows):
-        warn(
-            f"{len(strange):,} of {quantity(len(rows), 'answer')} name no {prompt_set.name}, such"
-            f" as {strange[0][:60]!r}; to count such replies by label, run `vldebias eval shares"
-            " TABLE --prompt-column label --value-column answer`",
-            SuspectInputWarning,
-        )
 
     def stated_value(texts: Sequence[str]) -> str:
         values = set(map(meaning, texts))
         return values.pop() if len(values) == 1 else SEVERAL
 
-    model = "" if judge is None else judge.name
-    title = f"What answers state about {prompt_set.name}"
-    provenance = stated_provenance(
-        prompt_set, tables, notes, task="vqa", title=title, description=_ABOUT, model=model
-    )
-    examples = Examples("answers", tables, references, out)
-    about = read_references(references)
-    return stated_result(rows, stated_value, reader, provenance, about, examples)
+    examples = Examples("answers", tables, out)
+    fields: dict[str, Any] = {"task": "vqa", "description": _ABOUT}
+    fields["model"] = "" if judge is None else judge.name
+    return stated_result(rows, notes, stated_value, reader, examples, tables, **fields)
 
 
 def _resolved(row: StatedRow) -> StatedRow:

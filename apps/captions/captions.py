@@ -26,8 +26,8 @@ from vldebias.utils.phrases import lacking, listed_words, persons, quantity
 from .examples import Examples, Texts
 from .interrupts import until_interrupted
 from .people import describe_captions
-from .reading import NOT_STATED, REFUSED, SEVERAL, UNCLEAR, StatementReader
-from .rows import ANSWERS, AnswerRows, Words
+from .reading import NOT_STATED, OTHER, REFUSED, SEVERAL, UNCLEAR, StatementReader
+from .rows import ANSWERS, AnswerRows, Mask, Words
 from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell, with_texts
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ _HEADS = {
     "said_several": "several, other",
     "said_gap": "wrong, {last} minus {first}",
     "said_wrong": "wrong",
+}
+# Warnings if over half of the texts are read as this
+_DOUBTS = {
+    SEVERAL: "texts state several values, such as {example}; do they contain the question, or what"
+    " a model thinks before it answers? Cut these parts off",
+    OTHER: "answers name no {attribute}, such as {example}; to count such replies by label, run"
+    " `vldebias eval shares TABLE --prompt-column label --value-column answer`",
 }
 Rows = Sequence[StatedRow]
 
@@ -102,70 +109,44 @@ def evaluate_captions(
     """
     prompt_set = load_prompts(attribute)
     rows, notes = with_texts(read_stated(tables, columns or {}, CAPTION_ROLES), "caption")
-    about = read_references(references)
+    about: Rows = []
+    if references is not None:
+        roles = {role: CAPTION_ROLES[role] for role in ("image", "caption", "label")}
+        about = read_stated([references], {}, roles, needs_text=False)
     reader = StatementReader(prompt_set)
     if not about and not any({"label", "references"} & set(row.cells) for row in rows):
         part = describe_captions(list(_texts_by_image(rows).values()), prompt_set)
         part.provenance.settings["advice"] += notes
         return Result.from_tasks("captions", [part], seconds=None)
-    title = f"What captions state about {prompt_set.name}"
-    provenance = stated_provenance(
-        prompt_set, tables, notes, task="captions", title=title, description=_ABOUT
+    sources = tables if references is None else (*tables, references)
+    examples = Examples("captions", sources, out)
+    value_of = reader.stated_value
+    return stated_result(
+        rows, notes, value_of, reader, examples, tables, about, task="captions", description=_ABOUT
     )
-    examples = Examples("captions", tables, references, out)
-    return stated_result(rows, reader.stated_value, reader, provenance, about, examples)
-
-
-def stated_provenance(
-    prompt_set: PromptSet,
-    tables: Sequence[Table],
-    notes: Sequence[str],
-    **fields: Any,
-) -> TaskProvenance:
-    """Return the provenance of a task about what models state.
-
-    Args:
-        prompt_set: prompt set of the attribute.
-        tables: the tables with what models state.
-        notes: sentences on what was left out.
-        fields: the task's name, title and description, and the model that was asked.
-    """
-    files = [table for table in tables if isinstance(table, (str, Path))]
-    return TaskProvenance(
-        attribute=prompt_set.name,
-        attribute_hash=prompt_set.hash,
-        split="table",
-        data={Path(file).name: digest(file) for file in files},
-        settings={"notes": list(notes)},
-        **fields,
-    )
-
-
-def read_references(table: str | Path | None) -> Rows:
-    """Return the rows of a table with captions by people or labels, or none without a table."""
-    if table is None:
-        return []
-    roles = {role: CAPTION_ROLES[role] for role in ("image", "caption", "label")}
-    return read_stated([table], {}, roles, needs_text=False)
 
 
 def stated_result(
     rows: Rows,
+    notes: Sequence[str],
     stated_value: Callable[[Sequence[str]], str],
     reader: StatementReader,
-    provenance: TaskProvenance,
-    about: Rows,
     examples: Examples,
+    tables: Sequence[Table],
+    about: Rows = (),
+    **fields: Any,
 ) -> Result:
     """Compare what models state about images with the labels of the images.
 
     Args:
         rows: what each model says about each image.
+        notes: sentences on what was left out.
         stated_value: function that returns the stated value of an image's texts, or another answer.
         reader: reader of labels and of reference captions.
-        provenance: the task's name, title, attribute and data.
-        about: captions by people or labels of the images, if they are in a separate table.
         examples: writer of the table of what was read.
+        tables: the tables with what models state.
+        about: captions by people or labels of the images, if they are in a separate table.
+        fields: the task's name and description, and the model that was asked.
 
     Raises:
         InvalidInputError: If no image is described by all models, or none of them has a label.
@@ -181,32 +162,34 @@ def stated_result(
         # The first model is called "none", because all changes are relative to "none".
         method = NONE if model == models[0] else model
         texts[method] = _texts_by_image([row for row in rows if row.model == model])
-    shared_images = _shared_images(texts)
+    shared_images, unshared = _shared_images(texts)
     words: dict[str, list[str]] = {method: [] for method in texts}
     images = []
     # Answers of a judge are read at once. Ctrl-C has ended the questions then.
-    for image in shared_images if provenance.model else until_interrupted(shared_images):
+    for image in shared_images if fields.get("model") else until_interrupted(shared_images):
         images.append(image)
         for method, of_image in texts.items():
             value = stated_value(of_image[image])
             is_refused = value == NOT_STATED and all(map(is_refusal, of_image[image]))
             words[method].append(REFUSED if is_refused else value)
     labels, unlabelled = _labels([*rows, *about], about, images, reader)
-    notes = [*provenance.settings["notes"], *unlabelled]
+    notes = [*notes, *unlabelled, *unshared]
     if len(images) < len(shared_images):
         notes.append(
             f"Interrupted: {len(images):,} of {quantity(len(shared_images), 'image')} were read."
         )
-    shared = set(shared_images)
-    left_out = [image for image in dict.fromkeys(chain(*texts.values())) if image not in shared]
-    if left_out:
-        notes.append(
-            f"Left out: {quantity(len(left_out), 'image')} not described by every model, such as"
-            f" {left_out[0]!r}."
-        )
     # One paragraph, so that a page with several models begins with what they state.
     notes = [" ".join(notes)] if len(models) > 1 and notes else notes
-    notes += _doubts(words, texts, images)
+    notes += _doubts(words, texts, images, reader.attribute.set.name)
+    prompt_set = reader.attribute.set
+    provenance = TaskProvenance(
+        title=f"What {examples.kind} state about {prompt_set.name}",
+        attribute=prompt_set.name,
+        attribute_hash=prompt_set.hash,
+        split="table",
+        data={Path(file).name: digest(file) for file in tables if isinstance(file, (str, Path))},
+        **fields,
+    )
     answers = AnswerRows(
         TaskResult(provenance),
         {method: np.array(values) for method, values in words.items()},
@@ -216,86 +199,86 @@ def stated_result(
     files: dict[str, list[str]] = {}
     for row in (*rows, *about):
         files.setdefault(row.image, []).append(row.file)
-    settings = {**provenance.settings, "models": models, "notes": notes}
+    settings = {"models": models, "notes": notes}
     settings |= examples.write(answers, models, images, texts, files, stated_value)
     parts = []
     if answers.clear.any():
-        parts.append(_clear_result(answers, settings, rows, images))
-        _add_misread(parts[0], answers, images, examples)
+        nouns = _cells(rows, "noun")
+        nouns_of_images = np.array([nouns.get(image, "") for image in images])
+        misread = np.isin(images, [image for model, image in examples.misread if model in models])
+        parts.append(_clear_result(answers, settings, nouns_of_images, misread))
     if (labels == UNCLEAR).any():
         parts.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
     return Result.from_tasks(provenance.task, parts, seconds=None)
 
 
-def _add_misread(
-    result: TaskResult, answers: AnswerRows, images: Sequence[str], examples: Examples
-) -> None:
-    """Add sentences about each model without the images whose texts people marked as misread."""
-    settings = result.provenance.settings
-    models = settings["models"]
-    misread = np.isin(images, [image for model, image in examples.misread if model in models])
-    n = int((misread & answers.clear).sum())
-    rest = replace(
-        answers,
-        result=TaskResult(result.provenance),
-        labels=np.where(misread, "", answers.labels),
-    )
-    if not n or not rest.clear.any():
-        return
-    rest.add_clear(np.full(len(rest.labels), ""))
-    for model, method in zip(models, answers.answers, strict=True):
-        start = f"Without {quantity(n, 'image')} with a text marked as misread"
-        start += f", {model}" if len(models) > 1 else ""
-        sentence = f"{start}: {' '.join(_clear_sentences(rest, method))}"
-        settings["advice" if len(models) == 1 else "notes"].insert(1, sentence)
-
-
-def _doubts(words: Mapping[str, Sequence[str]], texts: Texts, images: Sequence[str]) -> list[str]:
-    """Return sentences on images with several texts, and on texts that state several values."""
-    notes = []
-    several = [image for image in images if any(len(read[image]) > 1 for read in texts.values())]
-    if several:
-        notes.append(
-            f"{quantity(len(several), 'image')} with several texts, such as {several[0]!r}: all are"
-            " read, and an image counts as “several” if they state different values."
-        )
-    for method, answers in words.items():
-        n = answers.count(SEVERAL)
-        if 2 * n > len(answers):
-            first = texts[method][images[answers.index(SEVERAL)]][0]
-            warn(
-                f"{n:,} of {quantity(len(answers), 'text')} state several values, such"
-                f" as {first[:60]!r}; do they contain the question, or what a model thinks before"
-                " it answers? Cut these parts off",
-                SuspectInputWarning,
-            )
-    return notes
-
-
-def _shared_images(texts: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Return the images that each model describes."""
-    first, *later = texts.values()
-    images = [image for image in first if all(image in known for known in later)]
-    if not images:
+def _shared_images(texts: Texts) -> tuple[list[str], list[str]]:
+    """Return the images that each model describes, and a sentence about the rest, if any."""
+    unshared = dict.fromkeys(chain(*texts.values()))
+    shared = [image for image in unshared if all(image in known for known in texts.values())]
+    if not shared:
         names = [next(iter(known)) for known in texts.values()]
         raise InvalidInputError(
             f"expected the same images for each model, but none is in all tables; they contain"
             f" images such as {', '.join(names)}; write image names in the same way"
         )
-    return images
+    for image in shared:
+        del unshared[image]
+    notes = []
+    if unshared:
+        notes.append(
+            f"Left out: {quantity(len(unshared), 'image')} not described by every model, such as"
+            f" {next(iter(unshared))!r}."
+        )
+    return shared, notes
+
+
+def _doubts(
+    words: Mapping[str, Sequence[str]], texts: Texts, images: Sequence[str], attribute: str
+) -> list[str]:
+    """Return a sentence on images with several texts, and warn if few texts state one value."""
+    for method, answers in words.items():
+        for value, doubt in _DOUBTS.items():
+            n = answers.count(value)
+            if 2 * n > len(answers):
+                first = texts[method][images[answers.index(value)]][0]
+                message = doubt.format(attribute=attribute, example=repr(first[:60]))
+                warn(f"{n:,} of {len(answers):,} {message}", SuspectInputWarning)
+    several = [image for image in images if any(len(read[image]) > 1 for read in texts.values())]
+    if not several:
+        return []
+    return [
+        f"{quantity(len(several), 'image')} with several texts, such as {several[0]!r}: all are"
+        " read, and an image counts as “several” if they state different values."
+    ]
 
 
 def _clear_result(
-    answers: AnswerRows, settings: Mapping[str, Any], rows: Rows, images: Sequence[str]
+    answers: AnswerRows, settings: Mapping[str, Any], nouns: Words, misread: Mask
 ) -> TaskResult:
-    """Return what the models state about images with a clear label."""
+    """Return what the models state about images with a clear label.
+
+    Args:
+        answers: what the models state.
+        settings: settings of the task.
+        nouns: the noun of each image (n,), or "".
+        misread: which images have a text that people marked as misread (n,).
+    """
     n = {value: int((answers.labels == value).sum()) for value in answers.values}
     clear = answers.with_provenance({"n": n, "settings": dict(settings)})
-    nouns = _cells(rows, "noun")
-    clear.add_clear(np.array([nouns.get(image, "") for image in images]))
+    clear.add_clear(nouns)
+    sentences = {method: _clear_sentences(clear, method) for method in answers.answers}
+    n_misread = int((misread & answers.clear).sum())
+    rest = replace(answers.with_provenance({}), labels=np.where(misread, "", answers.labels))
+    if n_misread and rest.clear.any():
+        rest.add_clear(np.full(len(misread), ""))
+        for method, about_model in sentences.items():
+            without = " ".join(_clear_sentences(rest, method))
+            n_images = quantity(n_misread, "image")
+            about_model.insert(1, f"Without {n_images} with a text marked as misread: {without}")
     first, *_, last = map(persons, answers.values)
     heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
-    return _shown(clear, "Images with a clear label", heads, _clear_sentences)
+    return _shown(clear, "Images with a clear label", heads, sentences)
 
 
 def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskResult:
@@ -311,15 +294,24 @@ def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskRes
     unclear = answers.with_provenance(update)
     unclear.add_unclear()
     heads = {"unclear_said": f"any {about.attribute} stated", "share": "of these, this one"}
+    sentences = {}
+    for method in answers.answers:
+        stated, *shares = (row for row in unclear.result.rows if row.method == method)
+        sentence = f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)}"
+        sentence += f" get a {about.attribute}"
+        if shares:
+            most = max(shares, key=lambda row: row.value)
+            sentence += f"; of these, {_percent(most)} are called {most.subset}"
+        sentences[method] = [f"{sentence}."]
     title = "Images whose value is unclear: whatever is stated is a guess"
-    return _shown(unclear, title, heads, _unclear_sentences)
+    return _shown(unclear, title, heads, sentences)
 
 
 def _shown(
     rows: AnswerRows,
     title: str,
     heads: Mapping[str, str],
-    sentences: Callable[[AnswerRows, str], list[str]],
+    sentences: Mapping[str, Sequence[str]],
 ) -> TaskResult:
     """Return the result, with its table for the page and sentences about each model.
 
@@ -327,8 +319,7 @@ def _shown(
         rows: the result's rows.
         title: caption of the table.
         heads: metric -> heading of its column.
-        sentences: function from the rows and a method to sentences, of which the first is shown if
-            there are several models. The others would repeat the table.
+        sentences: method -> sentences about its model.
     """
     settings = rows.result.provenance.settings
     model_of_method = dict(zip(rows.answers, settings["models"], strict=True))
@@ -342,11 +333,13 @@ def _shown(
     shown_heads = {metric: head for metric, head in heads.items() if metric in measured}
     settings |= {"by_category": shown_heads, "tables": {title: names}}
     if are_several:
-        firsts = [f"{model}: {sentences(rows, key)[0]}" for key, model in model_of_method.items()]
-        settings["notes"] = [*firsts, *settings["notes"]]
+        of_models = [
+            f"{model}: {' '.join(sentences[key])}" for key, model in model_of_method.items()
+        ]
+        settings["notes"] = [*of_models, *settings["notes"]]
     else:
         # A terminal shows no notes next to advice.
-        settings |= {"advice": [*sentences(rows, NONE), *settings["notes"]], "notes": []}
+        settings |= {"advice": [*sentences[NONE], *settings["notes"]], "notes": []}
     return rows.result
 
 
@@ -419,11 +412,12 @@ def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
     """Return sentences on what a model states about images with a clear label."""
     figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
     wrong, right, none, several = (_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS)
-    sentences = [
-        f"Of {quantity(int(rows.clear.sum()), 'image')} with a clear label, {right} get the right"
-        f" {rows.result.provenance.attribute}, {wrong} a wrong one, {none} none and {several}"
-        " several or another one."
-    ]
+    outcomes = [f"{right} get the right {rows.result.provenance.attribute}", f"{wrong} a wrong one"]
+    outcomes.append(f"{none} none")
+    if figures["said_several", ""].value:
+        outcomes.append(f"{several} several or another one")
+    n_clear = quantity(int(rows.clear.sum()), "image")
+    sentences = [f"Of {n_clear} with a clear label, {listed_words(outcomes)}."]
     for head, metric, gap in (
         ("Wrong", "said_wrong", "said_gap"),
         ("Refused", "refused", "refused_gap"),
@@ -440,16 +434,6 @@ def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
             difference = f" ({last} minus {first}: {points:+.1f} points [{low:+.1f}, {high:+.1f}])"
         sentences.append(f"{head}: {listed_words(groups)}{difference}.")
     return sentences
-
-
-def _unclear_sentences(rows: AnswerRows, method: str) -> list[str]:
-    """Return a sentence on what a model states about unclear images."""
-    stated, *shares = (row for row in rows.result.rows if row.method == method)
-    which = [f"{_percent(row)} {row.subset}" for row in shares]
-    return [
-        f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)} get a"
-        f" {rows.result.provenance.attribute}{': ' if which else ''}{listed_words(which)}."
-    ]
 
 
 def _percent(row: Measurement) -> str:

@@ -43,7 +43,7 @@ def captions(
     evaluate_tables(evaluate_captions, tables, flags)
 
 
-@with_flags(stated_flags("vldebias-vqa", asks="answers", references=False))
+@with_flags(stated_flags("vldebias-vqa", asks="answers"))
 def vqa(
     tables: Annotated[
         list[Path],

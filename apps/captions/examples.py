@@ -38,24 +38,16 @@ class Examples:
     Args:
         kind: what is read, "captions" or "answers", after which the files are named.
         tables: the tables, whose folders contain the images.
-        references: table of the references, whose folder may contain them, too.
         out: folder for the files, or None to write nothing.
 
     Attributes:
         misread: images with a text that people marked as misread, and the model of that text.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        tables: Sequence[Table],
-        references: str | Path | None,
-        out: str | Path | None,
-    ) -> None:
+    def __init__(self, kind: str, tables: Sequence[Table], out: str | Path | None) -> None:
         self.kind = kind
         self.out = None if out is None else Path(out)
-        files = [*tables, *([] if references is None else [references])]
-        folders = [Path(file).parent for file in files if isinstance(file, (str, Path))]
+        folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
         self.folders = list(dict.fromkeys([*folders, Path()]))
         self.misread: set[tuple[str, str]] = set()
         for name in (f"{kind}.csv", MARKS) if self.out is not None else ():
@@ -87,11 +79,10 @@ class Examples:
         rows = []
         for method, model in zip(answers.answers, models, strict=True):
             outcomes = np.where(answers.clear, answers.outcomes(method), "")
-            read = zip(images, answers.answers[method], answers.labels, outcomes, strict=True)
-            for image, value, label, outcome in read:
+            read = np.stack([answers.answers[method], answers.labels, outcomes], axis=1).tolist()
+            for image, stated in zip(images, read, strict=True):
                 mark = "x" if (model, image) in self.misread else ""
-                text = " | ".join(texts[method][image])
-                rows.append((image, text, str(value), str(label), str(outcome), mark, model))
+                rows.append((image, " | ".join(texts[method][image]), *stated, mark, model))
         listed = {(row[-1], row[0]) for row in rows}
         # Marks of other images stay, for example if the table was shortened.
         for model, image in sorted(self.misread - listed):
@@ -103,20 +94,15 @@ class Examples:
         frame = need("pandas").DataFrame(rows, columns=list(heads))
         write_atomically(self.out / f"{self.kind}.csv", spreadsheet_csv(frame))
         wrong = [row for row in rows if row[4] == "wrong"]
-        shown = [
-            {
-                **{"image": image, "model": model, "label": label, "value": value},
-                "parts": _marked_words(text, value, stated_value),
-                "misread": bool(mark),
-            }
-            for image, text, value, label, _, mark, model in wrong[:MOST]
-        ]
-        pictures = [self._picture(files.get(str(row["image"]), [])) for row in shown]
+        shown: list[dict[str, Any]] = [dict(zip(heads, row, strict=True)) for row in wrong[:MOST]]
+        for row in shown:
+            row["parts"] = _marked_words(row[column], row["read as"], stated_value)
+        pictures = [self._picture(files.get(row["image"], [])) for row in shown]
         sheet = self.out / f"{self.kind}-examples.png"
         if any(picture is not None for picture in pictures):
             blank = need("PIL.Image").new("RGB", CELL, SURROUND)
             squares = [picture or blank for picture in pictures]
-            strip = Strip("", [str(row["image"]) for row in shown], [("", squares)])
+            strip = Strip("", [row["image"] for row in shown], [("", squares)])
             write_strip(strip, sheet, {"run": answers.result.provenance.task})
         else:
             sheet.unlink(missing_ok=True)

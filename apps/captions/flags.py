@@ -21,31 +21,30 @@ if TYPE_CHECKING:
     from vldebias.report.result import Result
 
 
-def stated_flags(folder: str, *, asks: str = "", references: bool = True) -> Flags:
+def stated_flags(folder: str, *, asks: str = "") -> Flags:
     """Yield the flags of commands that evaluate a table about images.
 
     Args:
         folder: default output folder.
-        asks: what `--model` does, if there is this option.
-        references: whether there is a separate table with labels.
+        asks: what `--model` does. If there is no such option, labels may be in a separate table.
     """
-    table_of_references = typer.Option(
-        exists=True,
-        metavar="TABLE",
-        help="Captions by people, or labels of the images, in a separate table.",
-    )
     column = typer.Option(
         metavar="ROLE=NAME",
         help="Column that is not found by its name, as in caption=pred; repeatable.",
     )
     yield "attribute", AttributeSet, "gender"
-    if references:
-        yield "references", Annotated[Path | None, table_of_references], None
     if asks:
         model = typer.Option(
             help=f"Image-text model of transformers that {asks}: hub id or folder."
         )
         yield "model", Annotated[str | None, model], None
+    else:
+        references = typer.Option(
+            exists=True,
+            metavar="TABLE",
+            help="Captions by people, or labels of the images, in a separate table.",
+        )
+        yield "references", Annotated[Path | None, references], None
     yield "column", Annotated[list[str] | None, column], None
     yield "out", Annotated[Path, typer.Option(metavar="DIR", help="Output folder.")], Path(folder)
     yield "as_json", Json, False
@@ -65,11 +64,12 @@ def evaluate_tables(
     """
     check_out(flags["out"])
     check_sets([flags["attribute"]])
-    pairs = [split_pair(text, "--column", "caption=pred") for text in flags.get("column", ())]
-    settings = {"attribute": flags["attribute"], "columns": dict(pairs)}
-    if "references" in flags:
-        settings["references"] = flags["references"]
-    if flags.get("model") is not None:
+    settings = dict(flags)
+    as_json = settings.pop("as_json")
+    pairs = [split_pair(text, "--column", "caption=pred") for text in settings.pop("column", ())]
+    settings["columns"] = dict(pairs)
+    model = settings.pop("model", None)
+    if model is not None:
         from vldebias.judge.judges import VlmJudge
         from vldebias.prompts import load_prompts
         from vldebias.study.inputs import Inputs
@@ -77,13 +77,13 @@ def evaluate_tables(
         prompt_set = load_prompts(flags["attribute"])
         questions = {prompt_set.name: tuple(prompt_set.attributes)}
         options = Options(out=flags["out"], device=device_of(None))
-        judge = VlmJudge(model=flags["model"], questions=questions)
+        judge = VlmJudge(model=model, questions=questions)
         settings["judge"] = judge.ready(None, Inputs(options))
     with only_writer(flags["out"]), page_after_interrupt() as interrupts:
-        result = evaluate(*tables, **settings, out=flags["out"])
+        result = evaluate(*tables, **settings)
         if interrupts and not result.rows:
             raise KeyboardInterrupt
         page = write_run(result, flags["out"])
-        print_result(result, as_json=flags["as_json"], page=page)
+        print_result(result, as_json=as_json, page=page)
         if interrupts:
             raise typer.Exit(130)

@@ -155,14 +155,14 @@ def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], l
         described = {row.image for row in of_model if row.texts}
         images = list(dict.fromkeys(row.image for row in of_model))
         missing = [image for image in images if image not in described]
-        start = f"{model}: " if len(models) > 1 else ""
+        what = f"{kind} by {model}" if len(models) > 1 else kind
         if not described:
             raise InvalidInputError(
-                f"{start}none of {quantity(len(images), 'image')} has a {kind}, such as"
+                f"none of {quantity(len(images), 'image')} has a {what}, such as"
                 f" {images[0]!r}: all are empty, or calls that failed"
             )
         if missing:
-            notes.append(start + lacking(missing, len(images), kind))
+            notes.append(lacking(missing, len(images), what))
     return [row for row in rows if row.texts], notes
 
 
@@ -221,8 +221,10 @@ def columns_of_roles(
         if role in columns:
             continue
         fitting = fitting_columns(names, known)
+        usual = known
         if role == text:
             fitting += [name for name in names if plain_name(name) in _OF_MODELS]
+            usual = (*known, *_OF_MODELS)
         fitting = [name for name in dict.fromkeys(fitting) if name not in chosen.values()]
         if role == text and len(fitting) > 1:
             raise InvalidInputError(
@@ -230,7 +232,6 @@ def columns_of_roles(
                 f" {role}={fitting[-1]}"
             )
         if fitting:
-            usual = list(map(plain_name, known))
             chosen[role] = min(fitting, key=lambda name: usual.index(plain_name(name)))
     for role in required:
         if role not in chosen:

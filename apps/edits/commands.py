@@ -12,7 +12,7 @@ from vldebias.cli.flags import with_flags
 from ..captions.flags import evaluate_tables, stated_flags
 
 
-@with_flags(stated_flags("vldebias-edits", asks="labels images", references=False))
+@with_flags(stated_flags("vldebias-edits", asks="labels images"))
 def edits(
     table: Annotated[
         Path,

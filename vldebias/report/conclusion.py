@@ -637,7 +637,7 @@ def skin_sentence(
         return f"Skin: too few people to tell; {ending}"
     value, low, high = change
     if low <= 0 <= high:
-        figures = f"({value:+.1f} L* [{low:+.1f}, {high:+.1f}])"
+        figures = f"({value:+z.1f} L* [{low:+z.1f}, {high:+z.1f}])"
         return f"Skin: no clear lightening or darkening{beyond} {figures}; {ending}"
     smallest, largest = sorted((abs(low), abs(high)))
     amount = f"{abs(value):.1f} L* [{smallest:.1f}, {largest:.1f}] on average"

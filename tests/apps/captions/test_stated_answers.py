@@ -27,7 +27,6 @@ def test_pronouns_answer_as_in_visogender() -> None:
     result = evaluate_vqa(
         {
             "image": range(4),
-            "occupation": ["doctor"] * 4,
             "label": ["masculine", "feminine", "feminine", "masculine"],
             "answer": ["his", "his", "her", "their"],
         }

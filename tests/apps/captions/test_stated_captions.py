@@ -4,7 +4,7 @@ import csv
 import json
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +69,11 @@ def values(result: Result, task: str = "captions", method: str = "none") -> dict
     return {f"{row.metric} {row.subset}".strip(): row.value for row in rows}
 
 
+def advice(result: Result) -> list[str]:
+    settings = result.provenance[0].settings
+    return [*settings.get("advice", []), *settings["notes"]]
+
+
 def test_right_wrong_none_and_several_are_counted_by_label() -> None:
     found = values(evaluate_captions(table()))
     expected = {}
@@ -85,6 +90,10 @@ def test_right_wrong_none_and_several_are_counted_by_label() -> None:
             expected[f"said_{answer} {subset}".strip()] = count / len(rows)
     expected["said_gap"] = 2 / 4 - 1 / 3  # women called men minus men called women
     assert found == pytest.approx(expected)
+    # Wilson's interval has a width even if no caption does this.
+    several = evaluate_captions(table()).row("captions", "said_several", "none", subset="male")
+    assert several.value == 0
+    assert several.interval[1] > 0.3
 
 
 def test_unclear_images_are_counted_apart() -> None:
@@ -92,15 +101,6 @@ def test_unclear_images_are_counted_apart() -> None:
     found = values(result, "captions, unclear")
     assert found == {"unclear_said": 0.5, "share male": 1.0, "share female": 0.0}
     assert "50.0% [9.5%, 90.5%] get a gender" in result.provenance[1].settings["advice"][0]
-
-
-def test_captions_without_gender_have_no_error_and_none_stated() -> None:
-    persons = evaluate_captions(table() | {"caption": ["A person."] * len(CASES)})
-    found = values(persons)
-    assert found["said_wrong"] == 0
-    assert found["said_none"] == 1
-    row = persons.row("captions", "said_wrong", "none")
-    assert row.interval[1] > 0.3  # Wilson's interval has a width even without errors
 
 
 @pytest.mark.filterwarnings("ignore:.*state several values")
@@ -179,39 +179,28 @@ def test_references_label_images_if_two_agree_and_none_disagrees(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("attribute", "text", "said"),
     [
-        ("A woman water skiing", "female"),  # read as a thing
-        ("A man next to a statue of a woman", SEVERAL),
-        ('A sign that says "men at work"', NOT_STATED),
-        ("A king size bed", NOT_STATED),
-        ("A grandfather clock", NOT_STATED),
-        ("Eine Frau fährt Rad.", "female"),
-        ("戴帽子的男人骑自行车", "male"),
-        ("Una mujer y un hombre", SEVERAL),
-        ("Ein Arzt mit seiner Tasche", NOT_STATED),
+        ("gender", "A woman water skiing", "female"),  # read as a thing
+        ("gender", "A man next to a statue of a woman", SEVERAL),
+        ("gender", 'A sign that says "men at work"', NOT_STATED),
+        ("gender", "A king size bed", NOT_STATED),
+        ("gender", "A grandfather clock", NOT_STATED),
+        ("gender", "Eine Frau fährt Rad.", "female"),
+        ("gender", "戴帽子的男人骑自行车", "male"),
+        ("gender", "Una mujer y un hombre", SEVERAL),
+        ("gender", "Ein Arzt mit seiner Tasche", NOT_STATED),
+        ("age", "An old man and his old dog.", "old"),
+        ("age", "A person with an old dog.", NOT_STATED),
+        ("race", "A black woman with a white dog.", "Black"),
     ],
 )
-def test_values_are_read_in_several_languages(text: str, said: str) -> None:
-    assert READER.stated_value([text]) == said
+def test_values_are_read_in_several_languages(attribute: str, text: str, said: str) -> None:
+    assert StatementReader(load_prompts(attribute)).stated_value([text]) == said
 
 
-def test_age_and_race_are_read_from_the_phrases_of_people() -> None:
-    age = StatementReader(load_prompts("age"))
-    assert age.stated_value(["An old man and his old dog."]) == "old"
-    assert age.stated_value(["A person with an old dog."]) == NOT_STATED
-    race = StatementReader(load_prompts("race"))
-    assert race.stated_value(["A black woman with a white dog."]) == "Black"
-    # The parent's age is read next to a baby, who states an age of its own.
+def test_a_parents_age_is_read_beside_a_baby_who_states_another() -> None:
     assert describe_captions([("A young woman with a baby.",)], load_prompts("age")).rows
-
-
-def test_labels_are_understood_in_other_spellings() -> None:
-    texts = ("F", "man", "masculine", "both", "cannot tell", "unclear")
-    assert READER.meanings(texts) == {
-        **{"male": "male", "female": "female", "F": "female", "man": "male", "masculine": "male"},
-        **{"both": SEVERAL, "cannot tell": UNCLEAR, "unclear": UNCLEAR},
-    }
 
 
 CHAT = {
@@ -229,8 +218,12 @@ TURNS = {
     "conversations": [{"from": "human", "value": "Caption?"}, {"from": "gpt", "value": "A man."}],
 }
 PARTS = {"key": "a.jpg", "content": [{"type": "text", "text": "A man."}]}
+FAILED = {
+    "custom_id": "b.jpg",
+    "response": {"status_code": 429, "body": {"error": {"message": "Slow"}}},
+}
 FILES = {
-    "chat.jsonl": json.dumps(CHAT),
+    "chat.jsonl": f"{json.dumps(CHAT)}\n{json.dumps(FAILED)}",
     "turns.jsonl": json.dumps(TURNS),
     "parts.jsonl": json.dumps(PARTS),
     "coco.json": json.dumps([{"image_id": "a.jpg", "caption": "A man."}]),
@@ -247,6 +240,9 @@ def test_the_formats_of_captioners_are_read(name: str, tmp_path: Path) -> None:
     labels.write_text("image,label\na.jpg,female\nb.jpg,male")
     result = evaluate_captions(file, references=labels)
     assert values(result)["said_wrong female"] == 1
+    notes = [note for note in advice(result) if "no caption" in note]
+    failed = "1 of 2 images has no caption, such as 'b.jpg'; left out."
+    assert notes == ([failed] if name == "chat.jsonl" else [])
 
 
 def test_coco_results_are_joined_with_the_captions_of_annotators(tmp_path: Path) -> None:
@@ -309,15 +305,11 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
         ([table(label=["N/A"] + ["unknown"] * 10)], {}, "none of 11 images has a label"),
         ([table(label=[""] * 11)], {}, "none of 11 images has a label"),
         ([table(image=["a"] * 11)], {}, "image 'a' has the labels 'male' and 'female'"),
-        ([table(text=["x"] * 11) | {"title": ["y"] * 11}], {}, None),
     ],
 )
 def test_bad_tables_are_refused(
-    tables: list[object], options: dict[str, object], message: str | None
+    tables: list[object], options: dict[str, object], message: str
 ) -> None:
-    if message is None:
-        evaluate_captions(*tables, **options)  # type: ignore[arg-type]
-        return
     with pytest.raises(InvalidInputError, match=message):
         evaluate_captions(*tables, **options)  # type: ignore[arg-type]
 
@@ -338,13 +330,6 @@ def test_the_command_writes_a_page_and_prints_the_shares(tmp_path: Path) -> None
     assert Result.read(out / "result.json").rows
 
 
-FAILED = {
-    "image": "3.jpg",
-    "response": {"status_code": 429, "body": {"error": {"message": "Slow"}}},
-}
-DONE = {"image": "0.jpg", "response": {"status_code": 200, "body": CHAT["response"]["body"]}}
-
-
 @pytest.mark.parametrize(
     "absent", [None, "", " ", "nan", float("nan"), pd.NA, "RateLimitError: Error code: 429 - slow"]
 )
@@ -358,21 +343,6 @@ def test_a_caption_that_never_came_is_left_out_and_counted(absent: object) -> No
         assert "2 of 4 images have no caption, such as 'c'; left out." in advice(result)
     with pytest.raises(InvalidInputError, match="none of 4 images has a caption, such as 'a'"):
         evaluate_captions(columns | {"caption": [absent] * 4})
-
-
-def advice(result: Result) -> list[str]:
-    settings = result.provenance[0].settings
-    return [*settings.get("advice", []), *settings["notes"]]
-
-
-def test_a_failed_line_of_a_batch_is_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "batch.jsonl"
-    file.write_text("\n".join(map(json.dumps, (DONE, FAILED))))
-    labels = tmp_path / "labels.csv"
-    labels.write_text("image,label\n0.jpg,female\n3.jpg,female")
-    result = evaluate_captions(file, references=labels)
-    assert values(result)["said_wrong female"] == 1
-    assert "1 of 2 images has no caption, such as '3'; left out." in advice(result)
 
 
 def test_refusals_are_answers_and_counted_by_group() -> None:
@@ -398,7 +368,12 @@ def test_refusals_are_answers_and_counted_by_group() -> None:
 
 def test_the_list_of_refusals_is_short_and_finds_those_it_was_written_for() -> None:
     assert len(REFUSALS) + len(UNDECIDED) <= 30
-    assert not is_refusal("I can't tell from this angle.")
+    for text in (
+        "I can't tell from this angle.",
+        'A sign "I will not go".',
+        "Sorry, I can't tell.",
+    ):
+        assert not is_refusal(text)
     with (Path(__file__).parent / "refusals.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     hits: dict[tuple[str, str], list[bool]] = {}
@@ -411,16 +386,12 @@ def test_the_list_of_refusals_is_short_and_finds_those_it_was_written_for() -> N
         assert np.mean(hits[part, "no"]) < 0.1
 
 
-@pytest.mark.parametrize("text", ['Someone with a sign "I will not go".', "Sorry, I can't tell."])
-def test_signs_and_undecided_answers_are_no_refusals(text: str) -> None:
-    assert not is_refusal(text)
-
-
 @pytest.mark.parametrize(
     ("label", "meaning"),
     [
         *((word, NO_LABEL) for word in ("N/A", "nan", "unknown", "None", "no face")),
         *((word, UNCLEAR) for word in ("unclear", "Unsure", "ambiguous", "cannot tell")),
+        *(("F", "female"), ("man", "male"), ("masculine", "male"), ("both", SEVERAL)),
     ],
 )
 def test_only_people_who_looked_make_an_image_unclear(label: str, meaning: str) -> None:
@@ -561,26 +532,23 @@ def test_the_models_column_is_asked_for_if_the_key_may_be_it() -> None:
     columns = table() | {"prediction": ["A man."] * 11}
     with pytest.raises(InvalidInputError, match=r"any of \['caption', 'prediction'\]; choose"):
         evaluate_captions(columns)
-    assert (
-        values(evaluate_captions(columns, columns={"caption": "prediction"}))["said_right male"]
-        == 1
-    )
+    chosen = values(evaluate_captions(columns, columns={"caption": "prediction"}))
+    assert chosen["said_right male"] == 1
+    assert evaluate_captions(table(text=["x"] * 11, title=["y"] * 11)).rows  # neither is a model's
+    # The column of an answerer may hold captions.
+    columns["model_answer"] = columns.pop("caption")
+    del columns["prediction"]
+    assert values(evaluate_captions(columns)) == values(evaluate_captions(table()))
 
 
-def test_reading_a_long_run_of_blanks_takes_linear_time() -> None:
-    def seconds(n: int) -> float:
-        start = time.process_time()
-        texts_of_cell('[""' + " " * n + "x")
-        return time.process_time() - start
-
-    # Quadratic time would be about a minute.
-    assert seconds(300_000) < 5
-
-
-def test_reading_a_name_of_many_zeros_takes_linear_time() -> None:
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [(texts_of_cell, '[""' + " " * 300_000 + "x"), (image_key, "0" * 100_000 + "x")],
+)
+def test_long_runs_are_read_in_linear_time(read: Callable[[str], object], text: str) -> None:
     start = time.process_time()
-    assert image_key("0" * 100_000 + "x") == "0" * 100_000 + "x"
-    assert time.process_time() - start < 5  # quadratic time would be minutes
+    assert read(text) in (text, [text])
+    assert time.process_time() - start < 5  # quadratic time would be a minute or more
 
 
 def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> None:
@@ -609,5 +577,5 @@ def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> 
     assert sentence.startswith("Without 2 images with a text marked as misread: Of 5 images")
     assert "20.0%" in sentence  # one of five is still wrong
     (examples,) = [p.settings["examples"] for p in result.provenance if p.settings["examples"]]
-    assert [row["misread"] for row in examples["rows"]] == [True, False, True]
+    assert [row["misread"] for row in examples["rows"]] == ["x", "", "x"]
     assert [part for part, is_read in examples["rows"][1]["parts"] if is_read] == ["boy"]

@@ -16,7 +16,6 @@ from tests.refusals import refused
 from vldebias.cli import balance
 from vldebias.errors import InvalidInputError
 from vldebias.wording import balance_prompts
-from vldebias.wording.prompt_file import read_prompts
 
 PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
 BALANCE = ("prompts", "balance")
@@ -80,21 +79,6 @@ def test_shares_and_several_attributes_are_supported(prompts: Path) -> None:
     gender, age = rows[0][1].split("; ")
     assert gender in ("female", "male")
     assert age in ("young", "old")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"prompts{suffix}"
-    texts = ["a nurse, tired", "a cook"]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        if suffix == ".jsonl":
-            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-        else:
-            rows = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
-            rows.writerows([["id", "text"], *enumerate(texts)])
-    assert read_prompts(path, "text").prompts == read_prompts(path).prompts == tuple(texts)
-    with pytest.raises(InvalidInputError, match="no column 'prompt'"):
-        read_prompts(path, "prompt")
 
 
 @refused(

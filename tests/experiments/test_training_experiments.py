@@ -2,7 +2,7 @@
 tiny size."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from scipy import stats
 
 from eval.experiments import batch_sizes, captions, every_loss, label_margins, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
-from eval.pages import mnist, training
+from eval.pages import training
 from eval.tables import RESULTS, place_of, read
 from vldebias.report.result import Result
 
@@ -434,24 +434,6 @@ class TestEdges:
                     assert mark(row) == ("†" if is_at_an_end else "")
                     marked += 1
         assert marked
-
-    @pytest.mark.parametrize(
-        ("name", "write"),
-        [
-            ("every_loss", training.choices),
-            ("noisy_mnist", mnist.noisy),
-            ("coarse_digits", mnist.coarse),
-        ],
-    )
-    def test_tables_show_the_marks_and_explain_them(
-        self, name: str, write: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(training, "edges", lambda _: lambda row: "†")
-        monkeypatch.setattr(mnist, "edges", lambda _: lambda row: "†")
-        written = write()
-        rows = [line for line in written.splitlines() if line.startswith("| ")][2:]
-        assert sum("†" in row for row in rows) >= len(rows) / 2
-        assert "† the best temperature" in written
 
     @pytest.mark.parametrize("name", STORED)
     def test_results_state_the_arms_and_settings_of_their_experiment(self, name: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import vldebias
+from tests.processes import run_python
 
 ROOT = Path(vldebias.__file__).parent
 HEAVY = {
@@ -45,8 +46,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def printed_by(script: str) -> list[str]:
     """Run a script in a new process and return the words that it prints."""
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return run_python(script).stdout.split()
 
 
 def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -> None:
@@ -123,11 +123,13 @@ def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
     assert "vldebias.judge.judges" in loaded["generation"]
 
 
-@pytest.mark.parametrize("name", ["apps.mcp.tools", "apps.label.session"])
-def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["apps.mcp.tools", "apps.label.session", "apps.demo.engine", "apps.serving"]
+)
+def test_commands_without_a_model_or_page_import_neither_torch_nor_gradio(name: str) -> None:
     """Torch takes 500 MB, while `vldebias mcp` and `vldebias label` only read prompts and files."""
-    script = f"import sys, {name}\nprint('torch' in sys.modules)"
-    assert printed_by(script) == ["False"]
+    script = f"import sys, {name}\nprint('torch' in sys.modules, 'gradio' in sys.modules)"
+    assert printed_by(script) == ["False", "False"]
 
 
 # Commands on tables and results, with the options that make them do their work.
@@ -175,12 +177,7 @@ def test_commands_on_tables_and_results_import_nothing_that_a_model_needs(tmp_pa
         "print('MODULES', *sys.modules)"
     )
     for name, command in ON_TABLES.items():
-        done = subprocess.run(
-            [sys.executable, "-c", script, *command.split()],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
+        done = run_python(script, *command.split(), check=False, cwd=tmp_path)
         assert done.returncode == 0, f"{name}: {done.stderr}"
         loaded = set(done.stdout.rpartition("MODULES ")[2].split())
         assert "vldebias.cli" in loaded

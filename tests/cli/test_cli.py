@@ -4,7 +4,6 @@ examples in every help text."""
 import json
 import os
 import re
-import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,6 +24,7 @@ import vldebias
 import vldebias.cli as cli
 from apps.shares.answers import ANSWERS, AnnotationLog
 from tests.cli.conftest import call as run
+from tests.processes import run_python
 from tests.refusals import refused
 from vldebias.cli import app, common
 from vldebias.data import Embeddings, save_embeddings
@@ -153,9 +153,7 @@ for arguments in {light_commands}:
     heavy = {{'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'}}
     print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_python(script)
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(
         light_commands
@@ -480,13 +478,8 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
 def test_gradio_does_not_send_telemetry() -> None:
     variables = {f"GRADIO_ANALYTICS_{name}" for name in ("ENABLED", "MAX_EVENTS")}
     script = "import os, apps.demo.commands; print(*[os.environ[n] for n in NAMES])"
-    done = subprocess.run(
-        [sys.executable, "-c", script.replace("NAMES", repr(sorted(variables)))],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={name: value for name, value in os.environ.items() if name not in variables},
-    )
+    environment = {name: os.environ[name] for name in os.environ if name not in variables}
+    done = run_python(script.replace("NAMES", repr(sorted(variables))), env=environment)
     assert done.stdout.split() == ["False", "200"]
 
 
@@ -560,15 +553,8 @@ def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[st
         "try: main()\n"
         f"finally: print([name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = run_python(code, *args, check=False, cwd=folder, env=environment, timeout=300)
     return done.stderr, done.stdout
 
 
@@ -602,6 +588,14 @@ def test_a_gallery_smaller_than_k_is_rejected_before_torch_is_imported(tmp_path:
     stderr, stdout = run_and_look_for_imports("eval", "fairface", *HERE, folder=tmp_path)
     assert "expected at least k = 1000 images, got 2" in stderr
     assert "vldebias eval show fairface > mine.yaml" in stderr
+    assert "torch" not in stdout
+
+
+def test_a_table_with_missing_images_is_rejected_before_torch_is_imported(tmp_path: Path) -> None:
+    rows = "filepath,title\nmissing/0.jpg,A nurse.\nmissing/1.jpg,A pilot.\n"
+    (tmp_path / "captions.csv").write_text(rows)
+    stderr, stdout = run_and_look_for_imports("train", "--data", "captions.csv", folder=tmp_path)
+    assert "missing/0.jpg" in stderr
     assert "torch" not in stdout
 
 

@@ -318,37 +318,6 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     assert set(json.loads(printed)["files"]) == {"page", "prompts"}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("here", "no_charts")
-def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> None:
-    command = f"{AUDIT} --pipeline miniature --measure 2 --steps 2"
-    log = call(f"{command} --width 0.2", with_stderr=True)
-    out = Path("vldebias-audit")
-    output_text = " ".join(log.split())
-    # By Wilson's interval, z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
-    assert (
-        "16 images per prompt if all of them show the same value, and 93 if half of them do"
-        in output_text
-    )
-    # A chair has no gender to judge.
-    assert "2 images for each of 2 prompts are 4 images" in output_text
-    images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
-    assert len(images) == 4
-    counts = pd.read_csv(out / "measured.csv", index_col="prompt")
-    assert list(counts.index) == ["A photo of a nurse.", "A photo of a mechanic."]
-    assert set(counts["model"]) == {"miniature"}
-    assert counts[["male", "female"]].sum(axis=1).between(0, 2).all()
-    listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
-    for prompt, row in counts.iterrows():
-        known = row["male"] + row["female"]
-        if known:
-            of_value = row[listed.loc[prompt, "value"]]
-            assert listed.loc[prompt, "share"] == pytest.approx(of_value / known)
-    assert np.isnan(listed.loc["A red chair", "share"])
-    assert call(command) in log
-    assert {path: path.stat().st_mtime_ns for path in images} == images
-
-
 @pytest.mark.usefixtures("here")
 @refused(
     (f"{AUDIT} --texts rows.npz --model m", "expected only one of --model, --pipeline and --texts"),

@@ -376,27 +376,18 @@ class TestExperiment:
             "metrics": {"auroc": "higher", "score of wrong pairs": "lower"},
         }
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-        words = [
-            tmp_path / "mine.yaml",
-            "--out",
-            tmp_path,
-            "--work",
-            tmp_path / "cells",
-            "--processes",
-            "1",
-            "--seeds",
-        ]
-        assert run.main([*map(str, words), "2"]) == 0
+        command = f"{tmp_path}/mine.yaml --out {tmp_path} --work {tmp_path}/cells --processes 1"
+        assert run.main(f"{command} --seeds 2".split()) == 0
         result = Result.read(tmp_path / "mine.json")
         assert {(row.method, row.subset) for row in result.rows} == {
             ("InfoNCE", "eta = 0.5"),
             ("RINCE", "eta = 0.5"),
         }
         assert {row.method for row in result.rows if row.change is not None} == {"RINCE"}
-        assert run.main([*map(str, words), "2"]) == 0
+        assert run.main(f"{command} --seeds 2".split()) == 0
         assert len(list((tmp_path / "cells").iterdir())) == 4
         with pytest.raises(SystemExit):
-            run.main([*map(str, words), "1"])
+            run.main(f"{command} --seeds 1".split())
         assert "an interval over seeds needs at least 2" in capsys.readouterr().err
 
 

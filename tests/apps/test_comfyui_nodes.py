@@ -122,6 +122,13 @@ def test_each_person_gets_a_value_in_any_text() -> None:
         assert runs[index].prompts == [expected]
 
 
+def test_a_group_next_to_a_person_is_described() -> None:
+    (value,) = balance(["three students and a teacher"], "gender", 1).values
+    students, more_students, teacher = value.split(", ")
+    assert {students[0], more_students[0]} == {"1", "2"}
+    assert teacher in ("female", "male")
+
+
 def test_an_input_that_was_removed_says_what_to_do_instead() -> None:
     # ComfyUI passes connected inputs that a node does not declare.
     with pytest.raises(InvalidInputError, match=r"^original: .* removed; balance the user's"):

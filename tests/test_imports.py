@@ -2,8 +2,6 @@
 more than importing torch."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,13 +89,6 @@ def test_every_public_name_exists() -> None:
         assert getattr(vldebias, name) is not None
     assert {*vldebias.__all__, "__version__"} <= {*dir(vldebias)}
     assert not hasattr(vldebias, "nosuch")
-
-
-def test_the_package_runs_as_a_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "vldebias", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split()[-1] == vldebias.__version__
 
 
 def test_prompts_are_loaded_without_the_english_rules() -> None:

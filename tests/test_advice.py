@@ -6,7 +6,7 @@ import gc
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kinds = "".join(f"{i}.png,a photo of a {('gull', 'wren')[i % 2]}.\n" for i in range(6))
     Path("images/kinds.csv").write_text(f"image,caption\n{kinds}")
     Path("images/answers.csv").write_text("image,reply\n0.png,a man\n1.png,a woman\n")
-    named = '{"doc":"a","score":0.9,"gender":"female"}\n{"doc":"b","score":0.8,"gender":"male"}\n'
-    Path("named.jsonl").write_text(named)
     rising = "".join(f'{{"id":{i},"score":{i},"gender":"{"fm"[i % 2]}"}}\n' for i in range(20))
     Path("rising.jsonl").write_text(rising)
     Path("unknown.csv").write_text("prompt,gender\n" + "a,N/A\n" * 6)
@@ -260,11 +258,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "debias gender --model miniature --method cali",
         ),
         (
-            "debias gender --model miniature --method cali --merge images",
-            r"--merge images: .*; choose a different one",
-            "debias gender --model miniature --method cali --merge merged",
-        ),
-        (
             "debias gender --model miniature --method leace",
             r"pass reference= \(--reference\)",
             "+ --reference wide.npz",
@@ -273,21 +266,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "debias gender --model miniature --method balanced-prompts",
             r"use method='cali'",
             "debias gender --model miniature --method cali",
-        ),
-        (
-            "debias gender --model miniature --projection images",
-            r"expected the folder of a saved edit, as `vldebias debias --out`",
-            "debias gender --model miniature --method cali --out edit",
-        ),
-        (
-            "debias gender --model miniature --pipeline miniature",
-            r"expected either --model .* or --pipeline, got --model and --pipeline",
-            "debias gender --model miniature --method cali",
-        ),
-        (
-            "debias gender --model vit-b-32",
-            r"did you mean '--model ViT-B-32 --pretrained TAG'",
-            "debias gender --model ViT-B-32 --pretrained TAG",
         ),
         (
             "rerank scored.jsonl --attribute country",
@@ -299,7 +277,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             r"--checked COLUMN",
             "rerank scored.jsonl --attribute gender --checked gender",
         ),
-        ("rerank named.jsonl --attribute gender", r"--columns id=COLUMN", "+ --columns id=doc"),
         (
             "rerank scored.jsonl --attribute gender --method quotas",
             r"did you mean 'quota'",
@@ -325,7 +302,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             r"expected --label-file and --image-dir",
             "+ --label-file a.jsonl --image-dir images",
         ),
-        ("eval waterbirds --model miniature", r"needs --data-root", "+ --data-root images"),
         (
             "eval captions images/answers.csv",
             r"--column caption=NAME",
@@ -349,16 +325,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "+ --rename Mann=male",
         ),
         (
-            "audit prompts.txt --attribute gender",
-            r"it needs --pipeline or --model; to try it: --pipeline miniature",
-            "+ --pipeline miniature",
-        ),
-        (
-            "audit prompts.txt --attribute gender --texts f.npz --model miniature",
-            r"expected only one of --model, --pipeline and --texts",
-            "audit prompts.txt --attribute gender --model miniature",
-        ),
-        (
             "audit prompts.txt --attribute gender --texts f.npz",
             r"got no text embeddings",
             "audit prompts.txt --attribute gender --model miniature",
@@ -368,11 +334,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             " --calibration sd3",
             r"cannot be combined with --calibration",
             "audit prompts.txt --attribute gender --pipeline miniature --measure 1 --steps 1",
-        ),
-        (
-            "audit prompts.txt --attribute gender --model miniature --out record.json",
-            r"only --measure N writes a record; add it, or pass a folder",
-            "audit prompts.txt --attribute gender --model miniature --out record",
         ),
         (
             "audit prompts.txt --attribute race --model miniature --calibration sd3",
@@ -426,11 +387,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "+ --image-column image --caption-column caption",
         ),
         (
-            f"{TRAIN} prompts.txt --out k",
-            r"'A photo of a nurse\.' is no column name: is this a text file\? Expected a header",
-            f"{TRAIN} images/kinds.csv --out k",
-        ),
-        (
             SHARES.format("prompts.txt"),
             r"is this a text file\? Expected a header line",
             SHARES.format("counts.csv"),
@@ -459,24 +415,16 @@ def test_advice_that_is_followed_leads_on(
     gc.collect()
 
 
-def attached_twice() -> None:
-    pipe = load_pipeline()
-    first = vldebias.debias(pipe, "gender")
-    try:
-        vldebias.debias(pipe, "gender")
-    finally:
-        first.remove()
-        vldebias.debias(pipe, "gender").remove()
-
-
-def copied_while_attached() -> None:
+def test_a_pipeline_is_attached_again_or_copied_after_its_edit_is_removed() -> None:
     pipe = load_pipeline()
     attachment = vldebias.debias(pipe, "gender")
-    try:
+    with pytest.raises(VldebiasError, match=r"call \.remove\(\) on it first"):
+        vldebias.debias(pipe, "gender")
+    with pytest.raises(VldebiasError, match=r"call \.remove\(\) or \.merge\(\) first"):
         copy.deepcopy(pipe)
-    finally:
-        attachment.remove()
-        copy.deepcopy(pipe)
+    attachment.remove()
+    copy.deepcopy(pipe)
+    vldebias.debias(pipe, "gender").remove()
 
 
 def test_a_step_in_which_an_edit_does_nothing_is_named() -> None:
@@ -495,74 +443,6 @@ def test_a_step_in_which_an_edit_does_nothing_is_named() -> None:
     attachment.remove()
 
 
-def query_edit_of_a_model() -> None:
-    model, _, tokenizer = load_clip()
-    try:
-        vldebias.debias_queries(model, "gender")
-    finally:
-        vldebias.debias(model, "gender", method="cali", tokenizer=tokenizer).remove()
-
-
-def model_without_its_tokenizer() -> None:
-    model, _, tokenizer = load_clip()
-    try:
-        vldebias.debias(model, "gender", method="orth")
-    finally:
-        vldebias.debias(model, "gender", method="orth", tokenizer=tokenizer).remove()
-
-
-def evaluation_without_labels() -> None:
-    model, _, tokenizer = load_clip()
-    features = np.random.default_rng(0).normal(size=(50, 256)).astype("float32")
-    options: dict[str, Any] = {"attribute": "gender", "tokenizer": tokenizer, "methods": "orth"}
-    try:
-        vldebias.evaluate(model, features, **options)
-    finally:
-        labels = {"gender": ["female", "male"] * 25}
-        vldebias.evaluate(model, features, labels=labels, k=5, **options)
-
-
-def method_that_was_removed() -> None:
-    scores, labels = [0.9, 0.8, 0.7], ["a", "b", "a"]
-    try:
-        vldebias.rerank(scores, 2, labels=labels, method="expected")
-    finally:
-        vldebias.rerank(scores, 2, labels=labels, method="quota")
-
-
-def lists_in_place_of_labels() -> None:
-    lists: Any = [["a", "x"], ["b", "y"], ["a", "y"]]
-    try:
-        vldebias.rerank([0.9, 0.8, 0.7], 2, labels=lists)
-    finally:
-        columns = {"one": ["a", "b", "a"], "two": ["x", "y", "y"]}
-        vldebias.rerank([0.9, 0.8, 0.7], 2, labels=columns)
-
-
-def labels_by_other_ids() -> None:
-    try:
-        vldebias.rerank([0.9, 0.8, 0.7], 2, ids=[1, 2, 3], labels={"1": "a", "2": "b", "3": "a"})
-    finally:
-        vldebias.rerank([0.9, 0.8, 0.7], 2, ids=[1, 2, 3], labels={1: "a", 2: "b", 3: "a"})
-
-
-def projection_before_it_is_fitted() -> None:
-    projection = vldebias.CalibratedProjection()
-    try:
-        projection(torch.eye(4))
-    finally:
-        projection.fit(torch.randn(3, 2, 4), torch.randn(1, 4))
-        projection(torch.eye(4))
-
-
-def shares_in_place_of_the_attribute() -> None:
-    shares: Any = {"female": 0.5, "male": 0.5}
-    try:
-        vldebias.balance_prompts(["A photo of a nurse."], shares)
-    finally:
-        vldebias.balance_prompts(["A photo of a nurse."], "gender", shares=shares)
-
-
 def test_ids_without_a_label_are_counted_once() -> None:
     labels: dict[str, str | None] = {"x": "a", "y": "b"}
     with pytest.warns(SuspectInputWarning, match=r"1 of 3 ids have no label, such as 'z'"):
@@ -572,28 +452,47 @@ def test_ids_without_a_label_are_counted_once() -> None:
         vldebias.rerank([0.9, 0.8, 0.7], 2, ids=["x", "y", "z"], labels=labels | {"z": None})
 
 
+EVALUATION = (
+    "vldebias.evaluate(model, features, attribute='gender', tokenizer=tokenizer, methods='orth'"
+)
+
+
 @pytest.mark.filterwarnings("ignore::Warning")
 @pytest.mark.parametrize(
-    ("mistake", "advice"),
+    ("mistake", "advice", "follow"),
     [
-        (attached_twice, r"call \.remove\(\) on it first"),
-        (copied_while_attached, r"call \.remove\(\) or \.merge\(\) first"),
-        (query_edit_of_a_model, r"attach to it with vldebias\.debias\(model, attribute\)"),
-        (model_without_its_tokenizer, r"pass tokenizer=open_clip\.get_tokenizer"),
-        (evaluation_without_labels, r"no column 'gender'.*; pass labels=$"),
-        (method_that_was_removed, "did you mean 'quota'"),
-        (lists_in_place_of_labels, r"got the list \['a', 'x'\].*mapping from column to labels"),
-        (labels_by_other_ids, r"no id has a label; expected keys such as 1, got '1'"),
-        (projection_before_it_is_fitted, r"call \.fit\(pairs, spurious\) first"),
-        (shares_in_place_of_the_attribute, r"got the shares .*; pass the shares as shares=$"),
+        (
+            f"{EVALUATION})",
+            r"no column 'gender'.*; pass labels=$",
+            f"{EVALUATION}, k=5, labels={{'gender': ['female', 'male'] * 25}})",
+        ),
+        (
+            "vldebias.rerank([0.9, 0.8, 0.7], 2, labels=[['a', 'x'], ['b', 'y'], ['a', 'y']])",
+            r"got the list \['a', 'x'\].*mapping from column to labels",
+            "vldebias.rerank([0.9, 0.8, 0.7], 2, labels={'one': list('aba'), 'two': list('xyy')})",
+        ),
+        (
+            "vldebias.rerank([0.9, 0.8], 2, ids=[1, 2], labels={'1': 'a', '2': 'b'})",
+            r"no id has a label; expected keys such as 1, got '1'",
+            "vldebias.rerank([0.9, 0.8], 2, ids=[1, 2], labels={1: 'a', 2: 'b'})",
+        ),
+        (
+            "vldebias.CalibratedProjection()(torch.eye(4))",
+            r"call \.fit\(pairs, spurious\) first",
+            "vldebias.CalibratedProjection().fit(torch.eye(4)[None, :2], None)(torch.eye(4))",
+        ),
+        (
+            "vldebias.balance_prompts(['a nurse'], {'female': 0.5, 'male': 0.5})",
+            r"got the shares .*; pass the shares as shares=$",
+            "vldebias.balance_prompts(['a nurse'], 'gender', shares={'female': 0.5, 'male': 0.5})",
+        ),
     ],
 )
-def test_advice_in_python_that_is_followed_leads_on(
-    mistake: Callable[[], None], advice: str
-) -> None:
-    # An error while the advice is followed would replace the error that gives it.
-    with pytest.raises(VldebiasError, match=advice) as caught:
-        mistake()
-    assert caught.value.__context__ is None or not isinstance(
-        caught.value.__context__, VldebiasError
-    )
+def test_advice_in_python_that_is_followed_leads_on(mistake: str, advice: str, follow: str) -> None:
+    model, _, tokenizer = load_clip()
+    features = np.random.default_rng(0).normal(size=(50, 256)).astype("float32")
+    names = {"vldebias": vldebias, "torch": torch, "features": features}
+    names |= {"model": model, "tokenizer": tokenizer}
+    with pytest.raises(VldebiasError, match=advice):
+        eval(mistake, names)
+    eval(follow, names)

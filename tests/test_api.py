@@ -110,17 +110,6 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
     assert edit.provenance.attribute == "g+a"
 
 
-def test_each_part_of_a_set_has_its_own_term() -> None:
-    host = Words()
-    prompts = load_prompts("fairface")
-    terms = [pairs(host, part) for part in prompts.parts]
-    expected = CalibratedProjection(lam=5.0).fit(terms, None)
-    assert (
-        differs(vldebias.fit_projections(host, prompts, method="cali", lam=5.0).only, expected)
-        < 1e-12
-    )
-
-
 def test_all_attributes_of_a_set_share_its_weight() -> None:
     host = Words()
     several = load_prompts("fairface")

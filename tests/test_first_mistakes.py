@@ -32,17 +32,12 @@ def edit_of_another_library() -> None:
     vldebias.debias(load_pipeline(), edits.only)
 
 
-LABELS: Any = "gender"
 ORIGINAL: Any = {"original": ["a"]}
 
 
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (
-            lambda: vldebias.rerank([0.9, 0.8, 0.7], 2, labels=LABELS),
-            r"^labels: got the text 'gender'; expected a group for each candidate$",
-        ),
         (
             lambda: Reference(np.eye(4), labels={"gender": ["female"]}),
             r"^reference: labels 'gender': got 1 for 4 rows of features$",

@@ -2,8 +2,6 @@
 more than importing torch."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import vldebias
+from tests.processes import run_python
 
 ROOT = Path(vldebias.__file__).parent
 HEAVY = {
@@ -45,8 +44,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def printed_by(script: str) -> list[str]:
     """Run a script in a new process and return the words that it prints."""
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return run_python(script).stdout.split()
 
 
 def test_modules_below_the_api_do_not_import_heavy_libraries_at_module_level() -> None:
@@ -93,13 +91,6 @@ def test_every_public_name_exists() -> None:
     assert not hasattr(vldebias, "nosuch")
 
 
-def test_the_package_runs_as_a_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "vldebias", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split()[-1] == vldebias.__version__
-
-
 def test_prompts_are_loaded_without_the_english_rules() -> None:
     """Mistakes in a prompt file are reported immediately. Balancing needs the rules, so this test
     can fail."""
@@ -123,11 +114,13 @@ def test_a_task_on_features_does_not_load_judges_or_grammars() -> None:
     assert "vldebias.judge.judges" in loaded["generation"]
 
 
-@pytest.mark.parametrize("name", ["apps.mcp.tools", "apps.label.session"])
-def test_commands_without_a_model_do_not_import_torch(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["apps.mcp.tools", "apps.label.session", "apps.demo.engine", "apps.serving"]
+)
+def test_commands_without_a_model_or_page_import_neither_torch_nor_gradio(name: str) -> None:
     """Torch takes 500 MB, while `vldebias mcp` and `vldebias label` only read prompts and files."""
-    script = f"import sys, {name}\nprint('torch' in sys.modules)"
-    assert printed_by(script) == ["False"]
+    script = f"import sys, {name}\nprint('torch' in sys.modules, 'gradio' in sys.modules)"
+    assert printed_by(script) == ["False", "False"]
 
 
 # Commands on tables and results, with the options that make them do their work.
@@ -175,12 +168,7 @@ def test_commands_on_tables_and_results_import_nothing_that_a_model_needs(tmp_pa
         "print('MODULES', *sys.modules)"
     )
     for name, command in ON_TABLES.items():
-        done = subprocess.run(
-            [sys.executable, "-c", script, *command.split()],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-        )
+        done = run_python(script, *command.split(), check=False, cwd=tmp_path)
         assert done.returncode == 0, f"{name}: {done.stderr}"
         loaded = set(done.stdout.rpartition("MODULES ")[2].split())
         assert "vldebias.cli" in loaded

@@ -3,8 +3,6 @@ that the library does not import them."""
 
 import ast
 import shutil
-import subprocess
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vldebias
+from tests.processes import run_python
 from vldebias import programs
 from vldebias.cli import Commands
 from vldebias.study import TASKS
@@ -52,11 +51,7 @@ def write_program(package: Path) -> None:
 def answer(*folders: Path) -> list[str]:
     """Run SCRIPT in a process that finds packages in these folders first."""
     script = f"import sys\nsys.path[:0] = {[str(folder) for folder in folders]}\n{SCRIPT}"
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folders[0], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_python(script, cwd=folders[0]).stdout.splitlines()
 
 
 @pytest.fixture
@@ -113,10 +108,7 @@ def test_reading_declarations_imports_nothing_else() -> None:
         "print(*(name for name in sys.modules if name.startswith(('vldebias', 'apps'))))\n"
         "print('typer' in sys.modules, 'numpy' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    ours, others = done.stdout.splitlines()
+    ours, others = run_python(script).stdout.splitlines()
     expected = {"vldebias"} | {f"vldebias.{name}" for name in ("errors", "programs", "version")}
     expected |= {"apps"} | {f"apps.{name}" for name in NAMES}
     assert set(ours.split()) == expected | {f"apps.{name}.program" for name in NAMES}

@@ -34,13 +34,27 @@ def free_port() -> int:
 def served(
     arguments: Sequence[str], log: Path, port: int
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run `python -m vldebias ...` in a separate process, yield (address, process) once it
+    """Run `vldebias ...` as `running` does."""
+    command = ["-m", "vldebias", *arguments, "--port", str(port)]
+    with running(command, log, port) as server:
+        yield server
+
+
+@contextmanager
+def running(
+    arguments: Sequence[str], log: Path, port: int, folder: Path | None = None, **variables: str
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run Python with these arguments in a separate process, yield (address, process) once it
     responds, and stop it afterwards."""
     address = f"http://127.0.0.1:{port}"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     with log.open("ab") as output:
-        command = [sys.executable, "-m", "vldebias", *arguments, "--port", str(port)]
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"}
+            [sys.executable, *arguments],
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            env=environment,
         )
         try:
             end = time.monotonic() + PATIENCE / 1000

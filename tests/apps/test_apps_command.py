@@ -1,6 +1,5 @@
 """Test `vldebias label`: what it prints before it serves a page."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,23 +35,12 @@ def test_a_port_in_use_is_reported(folder: Path, tmp_path: Path) -> None:
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", port))
         occupied.listen()
-        command = [
-            sys.executable,
-            "-m",
-            "vldebias",
-            "label",
-            str(folder),
-            "--attribute",
-            "gender",
-            "--port",
-            str(port),
-        ]
+        command = f"label {folder} --attribute gender --port {port} --out {tmp_path / 'x'}"
         done = subprocess.run(
-            [*command, "--out", str(tmp_path / "x")],
+            [sys.executable, "-m", "vldebias", *command.split()],
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ,
         )
     assert done.returncode == 2
     assert f"port {port}: cannot be opened" in done.stderr

@@ -4,7 +4,6 @@ one."""
 import json
 import random
 import re
-import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -31,6 +30,7 @@ from apps.comfyui.balancing import (
 from apps.comfyui.rows import FAMILIES, Conditioning, family_of, join_rows
 from apps.comfyui.saving import write_records
 from tests.growth import growth
+from tests.processes import run_python
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.utils.pictures import read_png
 
@@ -54,22 +54,24 @@ def test_values_are_even_and_written_into_the_prompts() -> None:
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 def test_consecutive_runs_of_a_queue_continue_one_even_sequence(attribute: str) -> None:
-    values = Counter(balance([CEO], attribute, 1, index=index).values[0] for index in range(41))
+    values = Counter(
+        # The text may change between runs.
+        balance([f"{CEO}, {index}"], attribute, 1, index=index).values[0]
+        for index in range(41)
+    )
     assert max(values.values()) - min(values.values()) <= 2
     assert "" not in values
 
 
-def test_runs_stay_even_if_the_text_changes() -> None:
-    values = Counter(
-        balance([f"{CEO}, {index}"], "gender", 1, index=index).values[0] for index in range(40)
-    )
-    assert values == {"female": 20, "male": 20}
-
-
-def test_runs_of_several_images_do_not_reuse_indices() -> None:
-    together = balance([CEO], "race", 6, seed=5)
-    first = balance([CEO], "race", 3, seed=5, index=0)
-    second = balance([CEO], "race", 3, seed=5, index=1)
+@pytest.mark.parametrize(
+    ("prompts", "attribute", "images"), [([CEO], "race", 3), ([CEO, CEO], "gender", 2)]
+)
+def test_runs_of_several_images_do_not_reuse_indices(
+    prompts: list[str], attribute: str, images: int
+) -> None:
+    together = balance([CEO], attribute, 2 * images * len(prompts), seed=5)
+    first = balance(prompts, attribute, images, seed=5, index=0)
+    second = balance(prompts, attribute, images, seed=5, index=1)
     assert first.values + second.values == together.values
     assert first.seeds + second.seeds == together.seeds
 
@@ -82,11 +84,6 @@ def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
     assert [line.split(":")[0] for line in balanced.reasons.splitlines()] == [
         f"image {number}" for number in (1, 2, 3, 4)
     ]
-    together = balance([CEO], "gender", 8)
-    first = balance([CEO, CEO], "gender", 2, index=0)
-    second = balance([CEO, CEO], "gender", 2, index=1)
-    assert first.values + second.values == together.values
-    assert first.seeds + second.seeds == together.seeds
     with pytest.raises(InvalidInputError, match=r"prompts: got \[\]"):
         balance([], "gender", 1)
 
@@ -106,25 +103,6 @@ def test_prompts_that_state_a_value_are_left_unchanged_with_the_reason() -> None
     assert balanced.reasons == "\n".join(
         f"image {number}: left unchanged (states the attribute)" for number in (1, 2)
     )
-
-
-@pytest.mark.parametrize(
-    ("prompt", "woman", "man"),
-    [
-        ("一位医生在走廊里", "一位女医生在走廊里", "一位男医生在走廊里"),
-        ("Ein Arzt im Flur", "Eine Ärztin im Flur", "Ein männlicher Arzt im Flur"),
-    ],
-)
-def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: str) -> None:
-    balanced = balance([prompt], "gender", 4)
-    assert Counter(balanced.values) == {"female": 2, "male": 2}
-    text_of_value = {"female": woman, "male": man}
-    assert balanced.prompts == [text_of_value[value] for value in balanced.values]
-
-
-def test_an_unsupported_language_is_named() -> None:
-    balanced = balance(["een dokter in het ziekenhuis"], "gender", 1)
-    assert balanced.reasons == "image 1: left unchanged (in Dutch, which is not supported)"
 
 
 def test_a_group_is_mixed_in_one_image() -> None:
@@ -233,11 +211,6 @@ def test_nested_alternatives_are_chosen() -> None:
     assert choices == {"a b", "a c e", "a d e"}
 
 
-def test_a_placeholder_is_filled() -> None:
-    prompts = balance(["Portrait of a {gender} chef"], "gender", 2).prompts
-    assert set(prompts) == {"Portrait of a female chef", "Portrait of a male chef"}
-
-
 def conditioning(length: int, value: float, **options: Any) -> Conditioning:
     return [
         [torch.full((1, length, 3), value), {"pooled_output": torch.full((1, 2), value)} | options]
@@ -315,10 +288,7 @@ def test_the_text_node_only_needs_the_text_core() -> None:
         "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
         " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_python(program, cwd=ROOT).stdout.strip() == "[]"
 
 
 def test_the_package_has_the_fields_the_registry_requires() -> None:
@@ -391,12 +361,8 @@ def test_the_first_value_does_not_depend_on_the_remainder_of_the_seed(
         assert 25 <= values["female"] <= 75
 
 
-def test_the_same_seed_and_settings_give_the_same_values() -> None:
-    for images in (1, 4):
-        runs = [balance([CEO], "gender", images, seed=seed).values for seed in range(20)]
-        assert runs == [balance([CEO], "gender", images, seed=seed).values for seed in range(20)]
+def test_the_seed_of_a_single_image_is_its_index() -> None:
     for seed in range(20):
-        # A run of one image continues the sequence of an index.
         single = balance([CEO], "gender", 1, seed=seed).values
         assert single == balance([CEO], "gender", 1, seed=0, index=seed).values
 

@@ -2,8 +2,6 @@
 removed."""
 
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from apps.demo import generate_tab as generate_tabs
 from apps.demo import request as requests
 from apps.demo import search as searches
 from apps.demo import search_tab as tabs
+from tests.processes import run_python
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
 
@@ -330,23 +329,16 @@ def test_skin_tone_is_counted_with_the_values_of_the_prompt_set(engine: Any) -> 
 
 
 @pytest.mark.slow
-def test_search_and_classification_show_results_before_and_after(engine: Any) -> None:
-    cartoons = {"gallery_name": "miniature"}
-    query = ("A photo of a nurse.", "gender")
-    answer, gallery = searches.search(engine, *query, "cali", **cartoons)
-    before = answer.before
-    assert before.rows != answer.edited.rows
-    assert sum(before.shares.values()) == pytest.approx(1)
-    counted = [str(gallery.labels["gender"][row]) for row in before.rows]
-    assert list(before.groups) == counted
-    assert gallery.image(engine, before.rows[0]).size == (64, 64)
-    # At strength 0, the model is unchanged.
-    unchanged, _ = searches.search(engine, *query, "cali", 0.0, **cartoons)
-    assert unchanged.before.rows == before.rows
-    assert unchanged.edited.rows == before.rows
-    # Re-ranking uses predicted groups, so the first results are closer to even by label, not even.
-    assert answer.reranked.skew < before.skew
-    assert unchanged.reranked == answer.reranked
+def test_cartoons_can_be_searched(engine: Any) -> None:
+    answer, gallery = searches.search(
+        engine, "A photo of a nurse.", "gender", "cali", gallery_name="miniature"
+    )
+    assert answer.before.rows != answer.edited.rows
+    assert gallery.image(engine, answer.before.rows[0]).size == (64, 64)
+
+
+@pytest.mark.slow
+def test_a_classification_shows_groups_and_birds_before_and_after(engine: Any) -> None:
     groups, corrected, newly_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)
@@ -511,10 +503,7 @@ def test_the_page_opens_without_importing_torch() -> None:
         "page.build_demo(engine.Engine())\n"
         "print('torch' in sys.modules, 'gradio' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False", "True"]
+    assert run_python(script).stdout.split() == ["False", "True"]
 
 
 def test_visitors_who_open_a_tab_load_it_once() -> None:

@@ -32,17 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asking(folder: Path, out: Path, *options: str) -> list[str]:
-    return [
-        "label",
-        str(folder),
-        "--attribute",
-        "gender",
-        "--attribute",
-        "age",
-        "--out",
-        str(out),
-        *options,
-    ]
+    command = f"label {folder} --attribute gender --attribute age --out {out}"
+    return [*command.split(), *options]
 
 
 @pytest.fixture(scope="module")
@@ -172,18 +163,9 @@ def test_a_broken_image_and_a_right_to_left_attribute_are_handled(
     Image.new("RGB", (600, 300), "teal").save(images / "a.jpg")
     (images / "b.png").write_bytes(b"\x89PNG and no more")
     out = tmp_path / "answers.jsonl"
-    command = [
-        "label",
-        str(images),
-        "--attribute",
-        "لون",
-        "--choices",
-        "<b>أحمر</b>,بنفسجي",
-        "--out",
-        str(out),
-    ]
+    command = f"label {images} --attribute لون --choices <b>أحمر</b>,بنفسجي --out {out}"
     with (
-        served(command, tmp_path / "log", free_port()) as (address, _),
+        served(command.split(), tmp_path / "log", free_port()) as (address, _),
         opened(browser, address) as page,
     ):
         begin(page, "Ada")

@@ -208,18 +208,6 @@ def test_a_larger_sample_contains_the_smaller_one_and_weights_add_up(
     assert sorted(chain(*small.strata)) == sorted(f"{i}.png" for i in range(100))
 
 
-@pytest.mark.parametrize("labels", [4, 12, 30])
-def test_no_more_questions_are_asked_than_requested(folder: Path, labels: int) -> None:
-    """With few labels, strata are coarser. Nine strata with two labels each would have required 36
-    instead of 12."""
-    file = folder / f"{labels}.jsonl"
-    study = open_study(folder, ["gender"], file=file, most=labels)
-    records = study.folder.records
-    weights = study.folder.weights
-    assert len(records) == labels
-    assert sum(weights.values()) == pytest.approx(60)
-
-
 def test_a_sample_too_small_to_compare_methods_is_rejected_with_the_required_size(
     folder: Path,
 ) -> None:

@@ -204,16 +204,9 @@ def test_a_client_calls_the_tools_over_stdin_and_stdout(client: Client, tmp_path
     (row,) = answer["structuredContent"]["prompts"]
     assert row["prompt"].endswith("male doctor \ufffd")
 
-    for arguments in (
-        {"attribute": "gendre"},
-        {"attribute": "/etc/passwd"},
-        {"shares": {"x": 1}},
-        {"images": 10**9},
-    ):
-        answer = client.call("balance_prompts", prompts=[DOCTOR], **arguments)
-        assert answer["isError"]
-        (name,) = arguments
-        assert f"{name}: got" in answer["content"][0]["text"]
+    answer = client.call("balance_prompts", prompts=[DOCTOR], attribute="/etc/passwd")
+    assert answer["isError"]
+    assert "attribute: got" in answer["content"][0]["text"]
     assert client.call("balance_prompts", prompts=5)["isError"]
 
     assert client.process.stdin is not None

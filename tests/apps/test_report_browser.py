@@ -38,17 +38,8 @@ def report(
         (folder / "p.txt").write_text(
             "A photo of a nurse.\nA photo of a firefighter.\nA photo of a female doctor.\n"
         )
-        arguments = [
-            "audit",
-            str(folder / "p.txt"),
-            "--out",
-            str(folder),
-            "--attribute",
-            "gender",
-            "--model",
-            "miniature",
-        ]
-        assert CliRunner().invoke(app, arguments).exit_code == 0
+        command = f"audit {folder / 'p.txt'} --out {folder} --attribute gender --model miniature"
+        assert CliRunner().invoke(app, command.split()).exit_code == 0
     else:
         result = Result.read(RESULTS / f"{request.param}.json")
         faces = [Image.effect_noise((64, 64), 60).convert("RGB") for _ in range(8)]

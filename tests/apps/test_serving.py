@@ -3,10 +3,7 @@ signals."""
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -373,16 +370,3 @@ def test_a_signal_ends_the_server_within_two_seconds(
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
     assert f"{address}/" in log, "the printed address is the page's"
-
-
-@pytest.mark.slow
-def test_importing_a_page_does_not_need_gradio() -> None:
-    script = (
-        "import sys, apps.demo.engine, apps.label.session, apps.serving;"
-        " print('gradio' in sys.modules)"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout.strip() == "False"

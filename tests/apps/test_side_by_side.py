@@ -11,7 +11,6 @@ import torch
 
 from apps.generate.side_by_side import Request, side_by_side
 from vldebias.api import debias, fit_projections
-from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import MiniatureJudge, predict
 from vldebias.methods import CrossAttention
 from vldebias.prompts import load_prompts, make_prompt_set
@@ -118,14 +117,3 @@ def test_generate_reports_the_requested_values(pipe: Any, tmp_path: Path) -> Non
     values = [picture.values["gender"] for picture in made.row("cross-attention")]
     assert sorted(values) == ["female", "female", "male", "male"]
     assert {picture.prompt for picture in made.pictures} == {HELD_OUT[0]}
-
-
-def test_shares_and_a_seed_are_accepted(pipe: Any, edit: Any) -> None:
-    with debias(pipe, edit, shares={"female": 1, "male": 0}) as attachment:
-        attachment.seed = 3
-        assert attachment.sample(HELD_OUT) == ["female", "female"]
-        assert attachment.last_call.written == tuple(HELD_OUT)
-    with debias(pipe, "gender", shares={"female": 1, "male": 0}) as attachment:
-        assert attachment.rewrite(HELD_OUT)[0] == "A photo of a female editor."
-    with pytest.raises(InvalidInputError, match="sum to 1"):
-        debias(pipe, edit, shares={"female": 1, "male": 1})

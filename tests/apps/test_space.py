@@ -1,10 +1,6 @@
 """Test the demo as a Gradio Space: its settings, and the page that a Space would start."""
 
-import os
 import shutil
-import subprocess
-import sys
-import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -14,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from browsing import answers, check_page, free_port, opened
+from browsing import check_page, free_port, opened, running
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -49,25 +45,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("space") / "app"
     shutil.copytree(SPACE, folder)
     port = free_port()
-    environment = os.environ | {
-        "GRADIO_SERVER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
-    environment.pop("VLDEBIAS_AUTH", None)
-    with (folder.parent / "log").open("wb") as log:
-        command = [sys.executable, "app.py"]
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + 120
-            while not answers(f"http://127.0.0.1:{port}"):
-                assert process.poll() is None, (folder.parent / "log").read_text()
-                assert time.monotonic() < end, (folder.parent / "log").read_text()
-                time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.kill()
-            process.wait()
+    variables = {"GRADIO_SERVER_PORT": str(port), "PYTHONPATH": str(ROOT)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("VLDEBIAS_AUTH", raising=False)
+        with running(["app.py"], folder.parent / "log", port, folder, **variables) as (address, _):
+            yield address
 
 
 @pytest.mark.slow

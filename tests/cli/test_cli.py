@@ -4,7 +4,6 @@ examples in every help text."""
 import json
 import os
 import re
-import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -25,6 +24,7 @@ import vldebias
 import vldebias.cli as cli
 from apps.shares.answers import ANSWERS, AnnotationLog
 from tests.cli.conftest import call as run
+from tests.processes import run_python
 from tests.refusals import refused
 from vldebias.cli import app, common
 from vldebias.data import Embeddings, save_embeddings
@@ -153,9 +153,7 @@ for arguments in {light_commands}:
     heavy = {{'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'}}
     print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_python(script)
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(
         light_commands
@@ -173,15 +171,15 @@ def test_listed_methods_match_the_registry() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 40])
-@pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
+@pytest.mark.parametrize("command", ["methods", "prompts list"])
 def test_a_list_never_truncates_a_name(
-    command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
+    command: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = Console(width=width, force_terminal=True, color_system=None)
     monkeypatch.setattr(common, "out", lambda: console)
-    lines = run(*command).splitlines()
+    lines = run(command).splitlines()
     assert max(map(len, lines)) <= width
-    assert {row["name"] for row in json.loads(run(*command, "--json"))} <= {
+    assert {row["name"] for row in json.loads(run(command, "--json"))} <= {
         line.split(" ")[0] for line in lines
     }
 
@@ -190,7 +188,7 @@ def test_a_list_never_truncates_a_name(
     "command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"]
 )
 def test_piped_output_is_only_tab_separated_values(command: str) -> None:
-    head, *rows = (line.split("\t") for line in run(*command.split()).splitlines())
+    head, *rows = (line.split("\t") for line in run(command).splitlines())
     assert rows
     assert {len(row) for row in rows} == {len(head)}
 
@@ -224,78 +222,52 @@ def test_version_and_prompt_sets_are_printed(tmp_path: Path) -> None:
 
 def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     path = tmp_path / "glasses.yaml"
-    words = (
-        "--attribute",
-        "with=bespectacled",
-        "--attribute",
-        "without=clear-eyed",
-        "--concept",
-        "doctor,nurse",
-    )
-    assert "2 pairs" in run("prompts", "new", str(path), *words, with_stderr=True)
+    attributes = "--attribute with=bespectacled --attribute without=clear-eyed"
+    command = f"prompts new {path} {attributes} --concept doctor,nurse"
+    assert "2 pairs" in run(command, with_stderr=True)
     assert load_prompts(path).pairs[1] == (
         "A photo of a bespectacled nurse.",
         "A photo of a clear-eyed nurse.",
     )
     with pytest.raises(VldebiasError, match="exists"):
-        run("prompts", "new", str(path), *words)
+        run(command)
     with pytest.raises(VldebiasError, match=r"--attribute bespectacled: expected name=value"):
-        run(
-            "prompts",
-            "new",
-            str(tmp_path / "x.yaml"),
-            "--attribute",
-            "bespectacled",
-            "--concept",
-            "doctor",
-        )
+        run("prompts new x.yaml --attribute bespectacled --concept doctor")
 
 
 @refused(
-    (("debias", "gender", "--out", "x"), "either --model"),
-    (
-        ("debias", "gender", "--out", "x", "--model", "./nowhere"),
-        "./nowhere: no such folder; check the path",
-    ),
-    (
-        ("debias", "gender", "--out", "x", "--model", "m", "--dtype", "int3"),
-        "expected one of float32",
-    ),
-    (("debias", "gender", "--model", "m", "--projection", "x", "--lam", "1"), "--lam "),
-    (("debias", "gender", "--model", "m", "--projection", "x"), "neither a folder nor"),
-    (
-        ("debias", "gender", "--model", "miniature", "--merge", str(Path(__file__).parent)),
-        "not empty",
-    ),
-    (("debias", "gender", "--model", "m", "--check", "--method", "cali"), "--method "),
-    (("debias", "gender", "--model", "miniature", "--method", "equalise"), "images"),
-    (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
-    (("prompts", "show", "gendre"), "got the prompt set 'gendre'"),
-    (("quickstart", "--out", __file__), "is a file; choose a writable folder"),
+    ("debias gender --out x", "either --model"),
+    ("debias gender --out x --model ./nowhere", "./nowhere: no such folder; check the path"),
+    ("debias gender --out x --model m --dtype int3", "expected one of float32"),
+    ("debias gender --model m --projection x --lam 1", "--lam "),
+    ("debias gender --model m --projection x", "neither a folder nor"),
+    (f"debias gender --model miniature --merge {Path(__file__).parent}", "not empty"),
+    ("debias gender --model m --check --method cali", "--method "),
+    ("debias gender --model miniature --method equalise", "images"),
+    ("debias gender --model miniature --reference nowhere.npz", r"nowhere\.npz"),
+    ("prompts show gendre", "got the prompt set 'gendre'"),
+    (f"quickstart --out {__file__}", "is a file; choose a writable folder"),
     error=VldebiasError,
 )
-def test_invalid_input_is_explained(arguments: tuple[str, ...]) -> None:
-    run(*arguments)
+def test_invalid_input_is_explained(command: str) -> None:
+    run(command)
 
 
 @refused(
-    (("gendre",), r"got the prompt set 'gendre'; did you mean 'gender'\? \(expected one of age, "),
-    (
-        ("gender", "--method", "calli"),
-        r"method: got 'calli'; did you mean 'cali'.*one of none, orth, ",
-    ),
-    (("gender", "--device", "cpuu"), "device cpuu: .* such as auto, cpu"),
-    (("gender", "--device", "cuda:99"), "device cuda:99: .* such as auto, cpu"),
-    (("gender", "--out", __file__), "is a file; choose a writable folder"),
+    ("gendre", r"got the prompt set 'gendre'; did you mean 'gender'\? \(expected one of age, "),
+    ("gender --method calli", r"method: got 'calli'; did you mean 'cali'.*one of none, orth, "),
+    ("gender --device cpuu", "device cpuu: .* such as auto, cpu"),
+    ("gender --device cuda:99", "device cuda:99: .* such as auto, cpu"),
+    (f"gender --out {__file__}", "is a file; choose a writable folder"),
     error=VldebiasError,
 )
 def test_a_wrong_name_is_reported_before_a_model_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, arguments: str
 ) -> None:
     monkeypatch.setattr(
         "vldebias.hosts.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded")
     )
-    run("debias", *arguments, "--model", "huge/model")
+    run(f"debias {arguments} --model huge/model")
 
 
 def test_an_unwritable_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -358,16 +330,14 @@ def test_an_interrupt_during_a_library_import_is_an_interrupt(
 
 
 def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path) -> None:
-    options = ("waterbirds", "--model", "miniature")
-    how = ("--method", "cali", "--lam", "200")
-    fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))[
-        "roles"
-    ]["text"]
+    options = "debias waterbirds --model miniature"
+    printed = run(f"{options} --method cali --lam 200 --out {tmp_path / 'b'} --json")
+    fitted = json.loads(printed)["roles"]["text"]
     before, after = fitted["diagnostics"]["waterbirds"]["pair_distance"]
     assert after < before / 2
     assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "text").lam == 200
-    command = ("debias", *options, "--projection", str(tmp_path / "b"))
-    role = json.loads(run(*command, "--json"))["roles"]["text"]
+    command = f"{options} --projection {tmp_path / 'b'}"
+    role = json.loads(run(command, "--json"))["roles"]["text"]
     assert role["provenance"] == fitted["provenance"]
     assert "choice" not in role["provenance"]
     for key in ("pair_distance", "spurious_spread"):
@@ -375,14 +345,14 @@ def test_debias_saves_an_edit_that_can_be_attached_and_inspected(tmp_path: Path)
             report["diagnostics"]["waterbirds"][key] for report in (role, fitted)
         )
         assert saved_figure == pytest.approx(known, rel=1e-5)
-    copied = run(*command, "--out", str(tmp_path / "c"), with_stderr=True)
+    copied = run(command, "--out", str(tmp_path / "c"), with_stderr=True)
     assert "pair distance\twaterbirds\ttext" in copied
     assert f" -> {tmp_path / 'c' / 'text'}" in copied
     (tmp_path / "c" / "text").rename(tmp_path / "c" / "sequence")
     with pytest.raises(
         VldebiasError, match="for the role 'sequence', but the model only has the roles text"
     ):
-        run("debias", *options, "--projection", str(tmp_path / "c"))
+        run(options, "--projection", str(tmp_path / "c"))
 
 
 def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
@@ -393,8 +363,8 @@ def test_reference_has_the_same_effect_as_in_python(tmp_path: Path) -> None:
         .astype(np.float32)
     )
     file = save_embeddings(tmp_path / "images.npz", Embeddings.from_arrays(features))
-    command = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
-    run(*command, "--method", "difference", "--out", str(tmp_path / "a"))
+    options = f"--reference {file} --method difference --out {tmp_path / 'a'}"
+    run(f"debias fairface-gender --model miniature {options}")
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "text")
     reference = Reference(features)
     fitted = vldebias.fit_projections(
@@ -419,33 +389,33 @@ def test_labels_of_a_folder_move_the_boundary_as_those_of_a_file(tmp_path: Path)
     for row, is_high in enumerate((margins > margins.quantile(0.8)).tolist()):
         name = "waterbird" if is_high else "landbird"
         answers.append(f"{row:02d}.png", "ada", "class", name)
-    command = ("debias", "waterbirds", "--model", "miniature", "--reference")
-    done = run(*command, str(folder), "--out", str(tmp_path / "edit"), with_stderr=True)
+    command = "debias waterbirds --model miniature --reference"
+    done = run(command, str(folder), "--out", str(tmp_path / "edit"), with_stderr=True)
     assert "60 of 60 images have a label of class" in done
     assert done.count("Moved the boundary") == 1
     edit = vldebias.CalibratedProjection.from_pretrained(tmp_path / "edit" / "text")
     assert edit.method == "difference+boundary"
     rows = Inputs(Options(out=tmp_path, model="miniature", reference=folder))["reference"]
     file = save_embeddings(tmp_path / "birds.npz", rows)
-    run(*command, str(file), "--out", str(tmp_path / "same"))
+    run(command, str(file), "--out", str(tmp_path / "same"))
     same = vldebias.CalibratedProjection.from_pretrained(tmp_path / "same" / "text")
     torch.testing.assert_close(same.matrix(), edit.matrix(), atol=1e-6, rtol=0)
 
 
 def test_a_declined_default_writes_nothing_and_exits_with_code_1(tmp_path: Path) -> None:
-    command = ("debias", "gender", "--model", "miniature")
+    command = "debias gender --model miniature"
     saved = tmp_path / "saved"
-    run(*command, "--method", "difference", "--out", str(saved))
+    run(command, "--method", "difference", "--out", str(saved))
     before = {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()}
-    done = run(*command, "--out", str(saved), code=1, with_stderr=True)
+    done = run(command, "--out", str(saved), code=1, with_stderr=True)
     assert done.count("Re-ranking leaves less of the skew") == 1
     assert "(--method difference)" in done
     assert "vldebias.rerank(" in done
     assert f"nothing was written to {saved}" in done
     assert {path: path.read_bytes() for path in saved.rglob("*") if path.is_file()} == before
-    run(*command, "--merge", str(tmp_path / "merged"), code=1)
+    run(command, "--merge", str(tmp_path / "merged"), code=1)
     assert not (tmp_path / "merged").exists()
-    facts = json.loads(run(*command, "--json", code=1))
+    facts = json.loads(run(command, "--json", code=1))
     assert facts["roles"] == {}
     (declined,) = facts["declined"]
     assert (declined["attribute"], declined["method"]) == ("gender", "default: none")
@@ -453,11 +423,11 @@ def test_a_declined_default_writes_nothing_and_exits_with_code_1(tmp_path: Path)
 
 
 def test_the_set_for_which_the_default_declines_is_left_out(tmp_path: Path) -> None:
-    command = ("debias", "gender", "waterbirds", "--model", "miniature", "--out", str(tmp_path))
-    done = run(*command, with_stderr=True)
+    command = f"debias gender waterbirds --model miniature --out {tmp_path}"
+    done = run(command, with_stderr=True)
     assert "gender: no edit. Re-ranking" in done
     assert vldebias.load_edit(tmp_path)["text"].provenance.attribute == "waterbirds"
-    declined = json.loads(run(*command, "--json"))["roles"]["text"]["provenance"]["declined"]
+    declined = json.loads(run(command, "--json"))["roles"]["text"]["provenance"]["declined"]
     assert [choice["attribute"] for choice in declined] == ["gender"]
 
 
@@ -475,29 +445,13 @@ def test_the_first_example_of_debias_succeeds(
 
 
 def test_merge_writes_a_checkpoint_that_runs_without_the_package(tmp_path: Path) -> None:
-    run(
-        "debias",
-        "waterbirds",
-        "--pipeline",
-        "miniature",
-        "--method",
-        "orth",
-        "--merge",
-        str(tmp_path),
-    )
+    run(f"debias waterbirds --pipeline miniature --method orth --merge {tmp_path}")
     assert (tmp_path / "model_index.json").is_file()
-    how = (
-        "gender",
-        "--model",
-        "miniature",
-        "--method",
-        "cali",
-        "--merge",
-        str(tmp_path / "new" / "in"),
-    )
-    assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, with_stderr=True)
+    folder = tmp_path / "new" / "in"
+    command = f"debias gender --model miniature --method cali --merge {folder}"
+    assert f"saved to {folder}" in run(command, with_stderr=True)
     merged, _, tokenizer = load_clip()
-    merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
+    merged.load_state_dict(load_file(folder / "open_clip_model.safetensors"))
     attached = load_clip()[0]
     ids = tokenizer(["A photo of a doctor."])
     with vldebias.debias(attached, "gender", method="cali", tokenizer=tokenizer), torch.no_grad():
@@ -514,9 +468,7 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
     loaded = Loaded(Mock(), "tiny")
     monkeypatch.setattr("vldebias.study.edit_check.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
-    printed = run(
-        "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, with_stderr=True
-    )
+    printed = run("debias gender waterbirds --model tiny --check", code=1, with_stderr=True)
     assert "tiny (Mock); " in printed
     assert "sound\tok\t\nmerged\tnot tried\twhy\nremoved\tWRONG\t\n" in printed
     check.assert_called_once_with(loaded, "gender", num_inference_steps=2)
@@ -526,13 +478,8 @@ def test_a_check_prints_a_table_or_json_and_fails_on_a_problem(
 def test_gradio_does_not_send_telemetry() -> None:
     variables = {f"GRADIO_ANALYTICS_{name}" for name in ("ENABLED", "MAX_EVENTS")}
     script = "import os, apps.demo.commands; print(*[os.environ[n] for n in NAMES])"
-    done = subprocess.run(
-        [sys.executable, "-c", script.replace("NAMES", repr(sorted(variables)))],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={name: value for name, value in os.environ.items() if name not in variables},
-    )
+    environment = {name: os.environ[name] for name in os.environ if name not in variables}
+    done = run_python(script.replace("NAMES", repr(sorted(variables))), env=environment)
     assert done.stdout.split() == ["False", "200"]
 
 
@@ -548,7 +495,7 @@ def test_missing_gradio_is_reported_with_the_command_that_installs_it(
     with pytest.raises(
         MissingPackageError, match=r"gradio is not installed: pip install '\.\[demo\]'"
     ):
-        run(*command.split())
+        run(command)
     assert EXTRAS_OF_COMMAND.get() == ""  # later errors name no extras of this command
 
 
@@ -561,7 +508,7 @@ def test_options_are_passed_to_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setitem(sys.modules, "apps.label.page", page.label_page)
     monkeypatch.setattr("apps.label.commands.credentials", page.serving.credentials)
     monkeypatch.setattr("apps.label.session.open_study", page.label.open_study)
-    run("demo", "--model", "m", "--device", "cpu", "--port", "65535", "--public")
+    run("demo --model m --device cpu --port 65535 --public")
     model = {"model": "m", "device": "cpu", "embeddings": None, "images": None}
     page.demo_page.serve_demo.assert_called_once_with(model, port=65535, public=True)
     run("demo", "--port", "65536", code=2)
@@ -606,15 +553,8 @@ def run_and_look_for_imports(*args: str, folder: Path | None = None) -> tuple[st
         "try: main()\n"
         f"finally: print([name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = run_python(code, *args, check=False, cwd=folder, env=environment, timeout=300)
     return done.stderr, done.stdout
 
 
@@ -648,6 +588,14 @@ def test_a_gallery_smaller_than_k_is_rejected_before_torch_is_imported(tmp_path:
     stderr, stdout = run_and_look_for_imports("eval", "fairface", *HERE, folder=tmp_path)
     assert "expected at least k = 1000 images, got 2" in stderr
     assert "vldebias eval show fairface > mine.yaml" in stderr
+    assert "torch" not in stdout
+
+
+def test_a_table_with_missing_images_is_rejected_before_torch_is_imported(tmp_path: Path) -> None:
+    rows = "filepath,title\nmissing/0.jpg,A nurse.\nmissing/1.jpg,A pilot.\n"
+    (tmp_path / "captions.csv").write_text(rows)
+    stderr, stdout = run_and_look_for_imports("train", "--data", "captions.csv", folder=tmp_path)
+    assert "missing/0.jpg" in stderr
     assert "torch" not in stdout
 
 

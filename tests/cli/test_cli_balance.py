@@ -12,31 +12,29 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import call as run
+from tests.processes import run_python
 from tests.refusals import refused
 from vldebias.cli import balance
 from vldebias.errors import InvalidInputError
 from vldebias.wording import balance_prompts
-from vldebias.wording.prompt_file import read_prompts
 
 PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
-BALANCE = ("prompts", "balance")
 
 
 @pytest.fixture
-def prompts(tmp_path: Path) -> Path:
+def command(tmp_path: Path) -> str:
+    """Return the command that balances a file with these prompts."""
     path = tmp_path / "prompts.txt"
     path.write_text("\n\n".join(PROMPTS), encoding="utf-8")
-    return path
+    return f"prompts balance {path} --attribute gender"
 
 
 def table(text: str) -> list[list[str]]:
     return list(csv.reader(text.splitlines(), delimiter="\t"))
 
 
-def test_the_output_matches_the_result_of_the_function(prompts: Path) -> None:
-    report = json.loads(
-        run(*BALANCE, str(prompts), "--attribute", "gender", "--images", "3", "--json")
-    )
+def test_the_output_matches_the_result_of_the_function(command: str) -> None:
+    report = json.loads(run(f"{command} --images 3 --json"))
     by_function = balance_prompts(
         [p for p in PROMPTS for _ in range(3)], "gender", seed=report["seed"]
     )
@@ -45,66 +43,50 @@ def test_the_output_matches_the_result_of_the_function(prompts: Path) -> None:
     assert [row["reason"] for row in report["prompts"]] == by_function.reasons
 
 
-def test_piped_output_is_a_table_with_reasons(prompts: Path) -> None:
-    command = (*BALANCE, str(prompts), "--attribute", "gender", "--seed", "0")
-    head, *rows = table(run(*command))
+def test_piped_output_is_a_table_with_reasons(command: str) -> None:
+    command += " --seed 0"
+    head, *rows = table(run(command))
     assert tuple(head) == balance.COLUMNS
     assert [row[3] for row in rows] == PROMPTS
     assert [row[2] for row in rows] == ["", "stated", "context: Catholic", ""]
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
-    assert run(*command) == run(*command)
-    output = run(*command, with_stderr=True)
+    assert run(command) == run(command)
+    output = run(command, with_stderr=True)
     assert "Stated a value in 2 of 4 prompts; left 2 unchanged (" in output
     assert "--seed 0" in output
 
 
-def test_too_many_pictures_are_rejected_before_any_is_balanced(prompts: Path) -> None:
+def test_too_many_pictures_are_rejected_before_any_is_balanced(command: str) -> None:
     message = r"--images 100000000: got 400,000,000 images for 4 prompts; .* at most 1,000,000"
     with pytest.raises(InvalidInputError, match=message):
-        run(*BALANCE, str(prompts), "--attribute", "gender", "--images", "100000000")
+        run(f"{command} --images 100000000")
 
 
-def test_many_prompts_are_announced(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (*BALANCE, str(prompts), "--attribute", "gender", "--images", "3")
-    assert "takes a while" not in run(*command, with_stderr=True)
+def test_many_prompts_are_announced(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command += " --images 3"
+    assert "takes a while" not in run(command, with_stderr=True)
     monkeypatch.setattr(balance, "_MANY_IMAGES", 11)
-    assert "balancing 12 prompts, which takes a while" in run(*command, with_stderr=True)
+    assert "balancing 12 prompts, which takes a while" in run(command, with_stderr=True)
 
 
-def test_shares_and_several_attributes_are_supported(prompts: Path) -> None:
-    command = (*BALANCE, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
-    _, *rows = table(run(*command))
+def test_shares_and_several_attributes_are_supported(command: str) -> None:
+    _, *rows = table(run(f"{command} --shares female=1,male=0"))
     assert (rows[0][0], rows[3][0]) == ("A female CEO in an office", "two female doctors")
-    _, *rows = table(run(*BALANCE, str(prompts), "--attribute", "gender", "--attribute", "age"))
+    _, *rows = table(run(f"{command} --attribute age"))
     gender, age = rows[0][1].split("; ")
     assert gender in ("female", "male")
     assert age in ("young", "old")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
-def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"prompts{suffix}"
-    texts = ["a nurse, tired", "a cook"]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        if suffix == ".jsonl":
-            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-        else:
-            rows = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
-            rows.writerows([["id", "text"], *enumerate(texts)])
-    assert read_prompts(path, "text").prompts == read_prompts(path).prompts == tuple(texts)
-    with pytest.raises(InvalidInputError, match="no column 'prompt'"):
-        read_prompts(path, "prompt")
-
-
 @refused(
-    (("female",), "--shares female"),
-    (("female=x",), "number"),
-    (("female=1", "blue=0"), "blue"),
-    (("female=0.2", "male=0.2"), "sum"),
+    ("female", "--shares female"),
+    ("female=x", "number"),
+    ("female=1,blue=0", "blue"),
+    ("female=0.2,male=0.2", "sum"),
 )
-def test_invalid_shares_are_rejected(prompts: Path, shares: tuple[str, ...]) -> None:
-    run(*BALANCE, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
+def test_invalid_shares_are_rejected(command: str, shares: str) -> None:
+    run(f"{command} --shares {shares}")
 
 
 def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None:
@@ -116,10 +98,7 @@ def test_standard_input_is_read_without_torch_and_may_be_piped_to_head() -> None
         "assert 'torch' not in sys.modules"
     )
     many = "A CEO in an office\n" * 3000
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=many, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(code, input=many)
     assert len(table(done.stdout)) == 3001
     line = f'"{sys.executable}" -c "{code}" | head -1'
     cut = subprocess.run(

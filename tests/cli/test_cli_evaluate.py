@@ -25,6 +25,7 @@ from vldebias.study import load_suite
 from vldebias.study.run_files import verify
 from vldebias.utils.files import packaged
 
+IS_A_FILE = "is a file; choose a writable folder"
 QUICKSTART = str(Path(__file__).parents[2] / "eval" / "results" / "quickstart.json")
 TASKS = (
     "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more,"
@@ -35,8 +36,8 @@ SUITE = (
 )
 
 
-def run(*arguments: str, code: int = 0, with_stderr: bool = False) -> str:
-    return call("eval", *arguments, code=code, with_stderr=with_stderr)
+def run(line: str, *arguments: str, code: int = 0, with_stderr: bool = False) -> str:
+    return call(f"eval {line}", *arguments, code=code, with_stderr=with_stderr)
 
 
 def write_result(path: Path, value: float, model: str = "A") -> Path:
@@ -64,29 +65,16 @@ def test_every_option_reaches_the_suite_with_its_type(monkeypatch: pytest.Monkey
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
     arguments = (
         "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9"
-        " --unknown -1 --fresh"
+        " --unknown -1 --fresh --images 4 --judge j --label-file x"
     )
     with pytest.raises(InvalidInputError, match="enough"):
-        run(
-            "miniature",
-            *arguments.split(),
-            "--images",
-            "4",
-            "--judge",
-            "j",
-            "--label-file",
-            "x",
-        )
+        run(f"miniature {arguments}")
     options = measure.call_args.args[1]
     assert (options.seeds, options.projections) == ((1, 2), (Path("a"), Path("b")))
-    assert (options.methods, options.lam, options.limit, options.unknown) == (
-        ("cali", "orth"),
-        3.0,
-        9,
-        ("-1",),
-    )
-    assert (options.fresh, options.images, options.judge) == (True, 4, "j")
-    assert (options.label_file, options.out.name) == ((Path("x"),), "vldebias-miniature")
+    assert (options.methods, options.lam, options.limit) == (("cali", "orth"), 3.0, 9)
+    assert (options.unknown, options.fresh, options.images) == (("-1",), True, 4)
+    assert (options.judge, options.label_file) == ("j", (Path("x"),))
+    assert options.out.name == "vldebias-miniature"
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -97,63 +85,59 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
         "prompt,value\nnurse,male\nnurse,female\npilot,male\npilot,male\n"
     )
     suite.write_text(SUITE.replace("TABLE", str(tmp_path / "table.csv")))
-    report = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
+    report = json.loads(run(f"{suite} --out {out} --only jobs --json"))
     assert {figure["task"] for figure in report["figures"]} == {"jobs"}
     assert Result.read(out / "result.json").to_dict() == report
-    text = run("run", str(suite), "--out", str(out), "--only", "jobs", with_stderr=True)
+    text = run(f"run {suite} --out {out} --only jobs", with_stderr=True)
     assert "jobs\tdiscrepancy\t" in text
     assert "page:" in text
     first = (out / "index.html").read_text()
-    run("report", str(out), "--out", str(tmp_path / "page.html"))
+    run(f"report {out} --out {tmp_path / 'page.html'}")
     assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")
-    assert "all files match manifest.json, whose SHA-256 is" in run(
-        "report", str(out), "--verify", with_stderr=True
-    )
+    verified = run(f"report {out} --verify", with_stderr=True)
+    assert "all files match manifest.json, whose SHA-256 is" in verified
     (out / "index.html").unlink()
-    assert run("report", str(out), "--verify", code=1) == "missing: index.html\n"
-    run("report", str(out))
+    assert run(f"report {out} --verify", code=1) == "missing: index.html\n"
+    run(f"report {out}")
     assert (out / "index.html").read_text() == first
-    run("report", str(out), "--verify")
+    run(f"report {out} --verify")
     (out / "tasks" / "jobs.json").write_text("{}")
-    run("report", str(out))
-    assert run("report", str(out), "--verify", code=1) == "changed: tasks/jobs.json\n"
+    run(f"report {out}")
+    assert run(f"report {out} --verify", code=1) == "changed: tasks/jobs.json\n"
     (out / "manifest.json").unlink()
-    run("report", str(out / "result.json"))
+    run(f"report {out / 'result.json'}")
     assert (out / "result.html").read_text() == first.replace("index.csv", "result.csv")
-    run("report", str(tmp_path / "nowhere"), code=2)
+    run(f"report {tmp_path / 'nowhere'}", code=2)
 
 
 @refused(
-    (("watrbirds",), r"got the suite 'watrbirds'; did you mean 'waterbirds'\?"),
-    (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
-    (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such file"),
-    (("show", "nothing"), "got the suite 'nothing'"),
-    (("miniature", "--out", __file__), "is a file; choose a writable folder"),
-    (("paper", "--only", "generation", "--out", __file__), "is a file; choose a writable folder"),
-    (("paper", "--only", "waterbirds"), "nothing can be measured"),
-    (
-        ("shares", __file__, "--prompt-column", "p", "--value-column", "v", "--out", __file__),
-        "is a file; choose a writable folder",
-    ),
+    ("watrbirds", r"got the suite 'watrbirds'; did you mean 'waterbirds'\?"),
+    ("miniature --only nests", "got task 'nests'; expected one of birds"),
+    ("waterbirds --data-root nowhere", "--data-root nowhere: no such file"),
+    ("show nothing", "got the suite 'nothing'"),
+    (f"miniature --out {__file__}", IS_A_FILE),
+    (f"paper --only generation --out {__file__}", IS_A_FILE),
+    ("paper --only waterbirds", "nothing can be measured"),
+    (f"shares {__file__} --prompt-column p --value-column v --out {__file__}", IS_A_FILE),
     *(
-        ((*command, "--out", QUICKSTART), "expected a file with the ending .html")
+        (f"{command} --out {QUICKSTART}", "expected a file with the ending .html")
         for command in (
-            ("compare", QUICKSTART, QUICKSTART),
-            ("report", QUICKSTART),
-            ("runs", str(Path(QUICKSTART).parent)),
+            f"compare {QUICKSTART} {QUICKSTART}",
+            f"report {QUICKSTART}",
+            f"runs {Path(QUICKSTART).parent}",
         )
     ),
-    (("data", "cats"), "unknown data set 'cats'"),
-    (("data", "waterbirds"), "waterbirds: no data folder found"),
-    (("data", "birds", "--option", "n"), "expected name=value"),
+    ("data cats", "unknown data set 'cats'"),
+    ("data waterbirds", "waterbirds: no data folder found"),
+    ("data birds --option n", "expected name=value"),
     error=VldebiasError,
 )
 def test_invalid_input_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        run(*arguments)
+        run(command)
     finally:
         assert list(tmp_path.iterdir()) == []
 
@@ -161,56 +145,48 @@ def test_invalid_input_is_explained(
 def test_results_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = write_result(tmp_path / "a" / "result.json", 0.2)
     b = write_result(tmp_path / "b" / "result.json", 0.6, model="B")
-    *lines, head, figure = run("compare", str(tmp_path / "a"), str(tmp_path / "b")).splitlines()
+    *lines, head, figure = run(f"compare {tmp_path / 'a'} {tmp_path / 'b'}").splitlines()
     assert all(line.startswith("# ") for line in lines)
     assert lines[0].startswith("# better: ")
     assert any("model: " in line for line in lines)
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
-    assert [
-        row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
-    ] == ["better"]
+    (row,) = json.loads(run(f"compare {a} {b} --json"))["figures"]
+    assert row["verdict"] == "better"
     page = tmp_path / "compare.html"
-    run("compare", str(a), str(b), "--out", str(page))
+    run(f"compare {a} {b} --out {page}")
     assert "A: a/result.json<br>B: b/result.json" in page.read_text(encoding="utf-8")
     console = Console(width=20, force_terminal=True, color_system=None)
     monkeypatch.setattr(common, "out", lambda: console)
-    assert (
-        run("compare", str(a), str(b))
-        == f"{compare(Result.read(a), Result.read(b), ('a/result.json', 'b/result.json'))}\n"
-    )
+    compared = compare(Result.read(a), Result.read(b), ("a/result.json", "b/result.json"))
+    assert run(f"compare {a} {b}") == f"{compared}\n"
 
 
 def test_a_training_run_is_not_a_result(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(InvalidInputError, match=r"training run.*eval SUITE --model .*model"):
-        run("compare", str(tmp_path), str(tmp_path))
+        run(f"compare {tmp_path} {tmp_path}")
 
 
 def test_data_describes_a_data_set() -> None:
-    report = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
+    report = json.loads(run("data birds --option n=50 --option start=100 --json"))
     assert report["images"] == 50
     assert sum(report["columns"]["label"]["counts"].values()) == 50
-    text = run("data", "birds", "--option", "n=50", "--check", with_stderr=True)
-    assert all(
-        sentence in text for sentence in ("landbird", "50 images, ", "0 images cannot be read")
-    )
+    text = run("data birds --option n=50 --check", with_stderr=True)
+    for sentence in ("landbird", "50 images, ", "0 images cannot be read"):
+        assert sentence in text
     assert f"\n{next(iter(report['about']))}: " in text
-    assert "cannot be read" not in run("data", "birds", "--option", "n=50", with_stderr=True)
+    assert "cannot be read" not in run("data birds --option n=50", with_stderr=True)
 
 
 def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     (tmp_path / "bad.png").write_bytes(b"no picture")
     (tmp_path / "table.csv").write_text("path,gender,age\ngood.png,male,9\nbad.png,female,8\n")
-    arguments = ("manifest", "--root", str(tmp_path / "table.csv"), "--option", "image=path")
-    report = json.loads(
-        run("data", *arguments, "--option", "labels=gender,age", "--check", "--json", code=1)
-    )
+    command = f"data manifest --root {tmp_path / 'table.csv'} --option image=path --check"
+    report = json.loads(run(f"{command} --option labels=gender,age --json", code=1))
     assert set(report["columns"]) == {"gender", "age"}
     assert [image["id"] for image in report["unreadable"]] == ["bad.png"]
-    text = run(
-        "data", *arguments, "--option", "labels=[gender]", "--check", code=1, with_stderr=True
-    )
+    text = run(f"{command} --option labels=[gender]", code=1, with_stderr=True)
     assert "1 images cannot be read" in text
     assert "bad.png" in text
 
@@ -226,62 +202,37 @@ def test_shares_of_a_table_are_compared_and_corrected(
     Path("mine.csv").write_text(
         "\n".join(["text,model,judge,people", *rows, "job0,a,both,male", "job0,b,both,male"])
     )
-    words = (
-        "shares",
-        "mine.csv",
-        "--prompt-column",
-        "text",
-        "--value-column",
-        "judge",
-        "--rename",
-        "F=female",
-        "--rename",
-        "M=male",
+    command = (
+        "shares mine.csv --prompt-column text --value-column judge --rename F=female"
+        " --rename M=male --unknown both"
     )
-    plain = run(*words, "--unknown", "both", with_stderr=True)
+    plain = run(command, with_stderr=True)
     assert "page: vldebias-shares/index.html" in plain
     assert "both" not in plain
     assert Path("vldebias-shares", "index.html").is_file()
-    words += (
-        "--method-column",
-        "model",
-        "--baseline",
-        "a",
-        "--people-column",
-        "people",
-        "--unknown",
-        "?",
-        "--unknown",
-        "both",
-    )
-    figures = json.loads(run(*words, "--json"))["figures"]
-    assert {(row["task"], row["method"]) for row in figures if row["change"]} >= {
-        ("shares corrected", "b")
-    }
+    command += " --method-column model --baseline a --people-column people --unknown ?"
+    figures = json.loads(run(f"{command} --json"))["figures"]
+    changed = {(row["task"], row["method"]) for row in figures if row["change"]}
+    assert ("shares corrected", "b") in changed
     for column, other in (("prompt", "value"), ("value", "prompt")):
         with pytest.raises(InvalidInputError, match=f"expected --{other}-column COLUMN"):
-            run("shares", "mine.csv", f"--{column}-column", "judge")
+            run(f"shares mine.csv --{column}-column judge")
 
 
 def test_the_papers_runs_are_listed_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = dict.fromkeys(paper.HEAD, "x") | {
-        "published": 0.25,
-        "measured": 0.5,
-        "low": 0.2,
-        "high": 0.6,
-        "difference": np.nan,
-    }
+    row = dict.fromkeys(paper.HEAD, "x")
+    row |= {"published": 0.25, "measured": 0.5, "low": 0.2, "high": 0.6, "difference": np.nan}
     measure = Mock(return_value=pd.DataFrame([row]))
     monkeypatch.setattr(paper, "paper", measure)
-    arguments = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
-    output = run(*arguments, with_stderr=True)
+    command = f"paper --only generation --pipeline miniature --out {tmp_path}"
+    output = run(command, with_stderr=True)
     assert "\ngeneration\tminiature\tdata are available\t" in output
     assert "x\t0.250\tx\t0.500\t\n" in output
     assert "1 of 1 published values was measured again; 1 of them is inside" in output
     assert f"page: {tmp_path / 'index.html'}\n" in output
-    assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
+    assert json.loads(run(command, "--json")) == [row | {"difference": None}]
 
 
 def test_the_paper_help_lists_all_parts() -> None:
@@ -295,25 +246,20 @@ def test_the_quickstart_runs_its_suite_in_a_single_folder(
 ) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
-    log = call("quickstart", "--out", str(tmp_path), with_stderr=True)
+    log = call(f"quickstart --out {tmp_path}", with_stderr=True)
     suite, options = measure.call_args.args
     assert (suite.name, options.cache) == ("quickstart", tmp_path / "cache")
-    assert all(
-        text in log
-        for text in (
-            "are written to",
-            "Next, on your own model",
-            f"page: {tmp_path / 'index.html'}",
-        )
-    )
-    assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", with_stderr=True)
+    page = tmp_path / "index.html"
+    for text in ("are written to", "Next, on your own model", f"page: {page}"):
+        assert text in log
+    assert "Next, " not in call(f"quickstart --out {tmp_path} --json", with_stderr=True)
 
 
 LEANING = {
     f"A photo of a {value} {job}.": value == "male"
     for job, value in product(("nurse", "pilot", "editor", "dancer", "plumber"), ("male", "female"))
 }
-AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
+AUDIT = "audit prompts.txt --attribute gender"
 
 
 @pytest.fixture
@@ -339,15 +285,15 @@ def test_rewritten_prompts_are_read_like_other_prompts() -> None:
     Path("users.txt").write_text("# asked\na photo of a nurse\na photo of a pilot\n")
     enhanced = ["a photo of a female nurse", "a photo of a pilot\u2028in a hangar"]
     Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
-    named = ("--original", "users.txt", "--rewritten", "enhanced.txt", "--out", "rewriter")
-    log = call("audit", "--attribute", "gender", *named, with_stderr=True)
+    named = "--original users.txt --rewritten enhanced.txt --out rewriter"
+    log = call(f"audit --attribute gender {named}", with_stderr=True)
     assert "users.txt: read 2 prompts; 1 skipped as comments" in " ".join(log.split())
     assert "1 of 2 people" in Path("rewriter/result.json").read_text()
 
 
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
-    log = call(*AUDIT, "--model", "miniature", with_stderr=True)
+    log = call(f"{AUDIT} --model miniature", with_stderr=True)
     out = Path("vldebias-audit")
     assert log.startswith("# Of 3 prompts, ")
     assert "\ntask\tmetric\t" in log
@@ -361,62 +307,25 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
         f"{job},{8 if leans else 1},{1 if leans else 8}" for job, leans in LEANING.items()
     )
     Path("judged.csv").write_text(judged)
-    calibrated = call(*AUDIT, "--model", "miniature", "--calibration", "judged.csv")
+    calibrated = call(f"{AUDIT} --model miniature --calibration judged.csv")
     assert "Look first at “" in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     # The mechanic is further from every judged prompt than the judged prompts are from each other.
     assert listed["share"].notna().sum() == 1
     assert listed["advice"]["A photo of a mechanic."].startswith("cannot tell (not judged)")
     assert set(listed["value"].dropna()) == {"male"}
-    printed = call(*AUDIT, "--pipeline", "miniature", "--json")
+    printed = call(f"{AUDIT} --pipeline miniature --json")
     assert set(json.loads(printed)["files"]) == {"page", "prompts"}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("here", "no_charts")
-def test_an_audit_counts_images_of_the_pipeline_first_and_each_only_once() -> None:
-    command = (*AUDIT, "--pipeline", "miniature", "--measure", "2", "--steps", "2")
-    log = call(*command, "--width", "0.2", with_stderr=True)
-    out = Path("vldebias-audit")
-    output_text = " ".join(log.split())
-    # By Wilson's interval, z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
-    assert (
-        "16 images per prompt if all of them show the same value, and 93 if half of them do"
-        in output_text
-    )
-    # A chair has no gender to judge.
-    assert "2 images for each of 2 prompts are 4 images" in output_text
-    images = {path: path.stat().st_mtime_ns for path in (out / "images" / "none").rglob("*.png")}
-    assert len(images) == 4
-    counts = pd.read_csv(out / "measured.csv", index_col="prompt")
-    assert list(counts.index) == ["A photo of a nurse.", "A photo of a mechanic."]
-    assert set(counts["model"]) == {"miniature"}
-    assert counts[["male", "female"]].sum(axis=1).between(0, 2).all()
-    listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
-    for prompt, row in counts.iterrows():
-        known = row["male"] + row["female"]
-        if known:
-            of_value = row[listed.loc[prompt, "value"]]
-            assert listed.loc[prompt, "share"] == pytest.approx(of_value / known)
-    assert np.isnan(listed.loc["A red chair", "share"])
-    assert call(*command) in log
-    assert {path: path.stat().st_mtime_ns for path in images} == images
 
 
 @pytest.mark.usefixtures("here")
 @refused(
-    (
-        (*AUDIT, "--texts", "rows.npz", "--model", "m"),
-        "expected only one of --model, --pipeline and --texts",
-    ),
-    ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; choose a writable folder"),
-    (
-        ("diagnose", "rows.npz", "--group-column", "gender", "--out", "rows.npz"),
-        "is a file; choose a writable folder",
-    ),
+    (f"{AUDIT} --texts rows.npz --model m", "expected only one of --model, --pipeline and --texts"),
+    (f"{AUDIT} --model m --out rows.npz", IS_A_FILE),
+    ("diagnose rows.npz --group-column gender --out rows.npz", IS_A_FILE),
 )
-def test_invalid_requests_are_rejected(arguments: tuple[str, ...]) -> None:
-    call(*arguments)
+def test_invalid_requests_are_rejected(command: str) -> None:
+    call(command)
 
 
 @pytest.mark.usefixtures("here", "no_charts")
@@ -424,26 +333,14 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
     tmp_path: Path,
 ) -> None:
     Image.new("RGB", (8, 8)).save("9.png")
-    log = call(
-        "diagnose",
-        "rows.npz",
-        "--unknown",
-        "?",
-        "--label-column",
-        "smile",
-        "--group-column",
-        "gender",
-        "--image-dir",
-        ".",
-        with_stderr=True,
-    )
-    assert all(name in log for name in ("page: ", "suspect labels: ", "their pictures: "))
+    command = "diagnose rows.npz --unknown ? --group-column gender"
+    log = call(f"{command} --label-column smile --image-dir .", with_stderr=True)
+    for name in ("page: ", "suspect labels: ", "their pictures: "):
+        assert name in log
     out = Path("vldebias-diagnose", "wrong-labels.csv")
     listed = pd.read_csv(out, dtype=str)
     assert listed.loc[0].tolist()[3:] == ["9", "9", "no", "yes", str(tmp_path / "9.png")]
     assert "given no, fits yes" in out.with_suffix(".html").read_text()
     assert "no/female" in out.with_name("index.html").read_text()
     assert not any(verify(out.parent).values())
-    assert "files" not in json.loads(
-        call("diagnose", "rows.npz", "--group-column", "gender", "--unknown", "?", "--json")
-    )
+    assert "files" not in json.loads(call(f"{command} --json"))

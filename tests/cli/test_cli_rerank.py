@@ -149,19 +149,6 @@ def test_unsupported_files_are_rejected(tmp_path: Path) -> None:
         run(file, "--attribute", "gender")
 
 
-def test_a_table_from_a_spreadsheet_may_use_semicolons(tmp_path: Path) -> None:
-    file = tmp_path / "results.csv"
-    file.write_text("id;score;gender\na;0.9;f\nb;0.8;m\n")
-    assert ids(run(file, "--attribute", "gender").stdout) == ["a", "b"]
-
-
-def test_a_row_with_more_cells_than_the_header_is_rejected(tmp_path: Path) -> None:
-    file = tmp_path / "results.csv"
-    file.write_text("id,score,gender\na,0.9,f\nb,0,8,m\n")
-    with pytest.raises(InvalidInputError, match=r"line 3: expected 3 columns .*, got 4"):
-        run(file, "--attribute", "gender")
-
-
 def test_qdrant_responses_are_accepted_as_they_are(tmp_path: Path) -> None:
     points = [
         {"id": row["id"], "score": row["score"], "payload": {"gender": row["gender"]}}

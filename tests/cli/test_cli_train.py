@@ -5,8 +5,6 @@ import json
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -25,20 +23,10 @@ from vldebias.training.pairs import open_images
 from vldebias.training.settings import TrainSettings, load_settings
 from vldebias.utils.progress import SILENT
 
-SMALL = [
-    "--cpu",
-    "--data",
-    "birds",
-    "--steps",
-    "1",
-    "--batch-size",
-    "8",
-    "--set",
-    "temperature=0.2",
-    "--tune",
-    "heads",
-]
-FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=0"]
+FAST = (
+    "train --cpu --data birds --steps 1 --batch-size 8 --set temperature=0.2 --tune heads"
+    " --set items=24 --set val_items=12 --set workers=0"
+)
 
 
 def test_only_a_few_settings_have_a_flag_and_all_are_listed(
@@ -60,51 +48,25 @@ def test_only_a_few_settings_have_a_flag_and_all_are_listed(
 
 
 def test_flags_set_options_and_a_file_are_equivalent(tmp_path: Path) -> None:
-    options = [
-        "--loss",
-        "hard_negative",
-        "--set",
-        "beta=0.5",
-        "--steps",
-        "9",
-        "--set",
-        "flip=true",
-        "--tune",
-        "lora",
-    ]
-    settings_text = call("train", *options, "--set", "clip-norm=null", "--show")
+    options = "--loss hard_negative --set beta=0.5 --steps 9 --set flip=true --tune lora"
+    settings_text = call(f"train {options} --set clip-norm=null --show")
     path = tmp_path / "run.yaml"
     path.write_text(settings_text)
     settings = load_settings(path)
-    assert (settings.loss, settings.beta, settings.steps, settings.flip) == (
-        "hard_negative",
-        0.5,
-        9,
-        True,
-    )
+    assert (settings.loss, settings.beta, settings.steps) == ("hard_negative", 0.5, 9)
+    assert settings.flip is True
     assert settings.clip_norm is None
-    assert call("train", "--config", str(path), "--show") == settings_text == settings.as_yaml()
-    path.write_text(call("train", "--preset", "scratch", "--lr", "0.5", "--show"))
+    assert call(f"train --config {path} --show") == settings_text == settings.as_yaml()
+    path.write_text(call("train --preset scratch --lr 0.5 --show"))
     assert load_settings(path) == load_settings(preset="scratch", lr=0.5)
-    path.write_text(call("train", "--config", str(path), "--set", "flip=false", "--show"))
+    path.write_text(call(f"train --config {path} --set flip=false --show"))
     assert load_settings(path).flip is False
 
 
 def test_pairs_are_listed_without_training(tmp_path: Path) -> None:
-    command = [
-        "train",
-        "--pairs",
-        "--data",
-        "birds",
-        "--set",
-        "items=60",
-        "--set",
-        "caption_noise=0.5",
-        "--cpu",
-    ]
-    report = json.loads(
-        call(*command, "--set", "workers=0", "--set", "keep=0.5", "--out", str(tmp_path), "--json")
-    )
+    settings = "--set items=60 --set caption_noise=0.5 --set workers=0 --set keep=0.5"
+    command = f"train --pairs --data birds --cpu {settings} --out {tmp_path} --json"
+    report = json.loads(call(command))
     assert report["pairs"] == 60
     assert report["wrong_pairs"]["auroc"]["value"] > 0.8
     assert len(open_images(load_settings(data=str(tmp_path / "kept.parquet")))) == 30  # type: ignore[arg-type]
@@ -122,10 +84,8 @@ SOURCES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", SOURCES)
 def test_source_settings_can_be_passed_as_set_options(loss: str, tmp_path: Path) -> None:
-    command = ["train", *FAST, "--loss", loss, "--out", str(tmp_path)]
-    for line in SOURCES[loss]:
-        command += ["--set", line]
-    call(*command, "--set", "score_pairs=false", "--json")
+    settings = " --set ".join(["score_pairs=false", *SOURCES[loss]])
+    call(f"{FAST} --loss {loss} --out {tmp_path} --set {settings} --json")
     settings_of_run = load_settings(tmp_path / "settings.yaml")
     for line in SOURCES[loss]:
         name, _, value = line.partition("=")
@@ -141,26 +101,20 @@ def test_the_outcome_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Mon
     outcome |= {"wrong_pairs": {"auroc": {"value": 0.75, "low": 0.5, "high": 1.0}}}
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
-    output = call("train", "--data", "birds", with_stderr=True)
+    output = call("train --data birds", with_stderr=True)
     head = "score on held-out data\tbefore\tafter\tchange, 95%\tverdict\n"
     assert output.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
     assert output.endswith("scores: AUROC 0.75 [0.50, 1.00]\nmodel: vldebias-train/in/model\n")
-    assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (
-        False,
-        False,
-    )
-    assert (
-        call("train", "--data", "birds", with_stderr=True)
-        == call("train", "--data", "birds", "--json", with_stderr=True)
-        == ""
-    )
+    assert not fit.call_args.kwargs["cpu"]
+    assert fit.call_args.kwargs["progress"] is not SILENT
+    for command in ("train --data birds", "train --data birds --json"):
+        assert call(command, with_stderr=True) == ""
 
 
 def test_worse_scores_are_listed_at_the_end(tmp_path: Path) -> None:
-    command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
-    command += ["--loss", "rince", "--set", "q_start=null"]
+    options = "--set score_pairs=false --label label --lr 1 --loss rince --set q_start=null"
     with pytest.warns(VldebiasWarning, match="training made the model worse: zero-shot accuracy"):
-        output = call(*command, "--out", str(tmp_path), with_stderr=True)
+        output = call(f"{FAST} {options} --out {tmp_path}", with_stderr=True)
     record = json.loads((tmp_path / "run.json").read_text())
     conclusions = {conclusion["metric"]: conclusion for conclusion in record["conclusions"]}
     accuracy = conclusions["zero_shot_accuracy"]
@@ -186,22 +140,20 @@ def test_worse_secondary_scores_give_advice_and_no_warning(
         "files": {},
     }
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(return_value=outcome))
-    output = call("train", *FAST, "--out", str(tmp_path), with_stderr=True)
+    output = call(f"{FAST} --out {tmp_path}", with_stderr=True)
     assert "if a score that got worse matters" in output
 
 
 @refused(
-    (["--set", "q=2"], "q: .*less than or equal to 1.* got 2"),
-    (["--set", "ema=[0.9"], "--set ema"),
-    (["--set", "momentum=0.9"], "momentum: unknown"),
-    (["--loss", "info_nce", "--set", "q=0.2"], "info_nce does not read q"),
-    (["--config", "none.yaml"], "none.yaml: .*no such file"),
-    (["--steps", "3", "--epochs", "1"], "either epochs or steps"),
+    ("--set q=2", "q: .*less than or equal to 1.* got 2"),
+    ("--set ema=[0.9", "--set ema"),
+    ("--set momentum=0.9", "momentum: unknown"),
+    ("--loss info_nce --set q=0.2", "info_nce does not read q"),
+    ("--config none.yaml", "none.yaml: .*no such file"),
+    ("--steps 3 --epochs 1", "either epochs or steps"),
 )
-def test_errors_explain_what_to_do(tmp_path: Path, arguments: list[str]) -> None:
-    CliRunner().invoke(
-        app, ["train", *FAST, *arguments, "--out", str(tmp_path)], catch_exceptions=False
-    )
+def test_errors_explain_what_to_do(tmp_path: Path, arguments: str) -> None:
+    call(f"{FAST} {arguments} --out {tmp_path}")
 
 
 def test_an_interrupt_explains_what_rerunning_the_command_does(
@@ -209,15 +161,13 @@ def test_an_interrupt_explains_what_rerunning_the_command_does(
 ) -> None:
     stops = [KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM)]
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(side_effect=stops))
-    arguments = ["train", *FAST, "--out", str(tmp_path)]
-    assert "run the same command to start over, since nothing was saved" in call(
-        *arguments, code=130, with_stderr=True
-    )
+    command = f"{FAST} --out {tmp_path}"
+    answer = call(command, code=130, with_stderr=True)
+    assert "run the same command to start over, since nothing was saved" in answer
     monkeypatch.setattr("vldebias.training.run.steps_done", lambda folder: (7, 9))
-    assert "run the same command to continue after step 7 of 9" in call(
-        *arguments, code=130, with_stderr=True
-    )
-    call(*arguments, code=143)
+    answer = call(command, code=130, with_stderr=True)
+    assert "run the same command to continue after step 7 of 9" in answer
+    call(command, code=143)
 
 
 def test_the_tutorial_and_the_help_print_the_same_commands(tmp_path: Path) -> None:
@@ -246,20 +196,3 @@ def test_the_tutorial_and_the_help_print_the_same_commands(tmp_path: Path) -> No
         shown = load_settings(settings_file)
         groups = None if shown.group_dro is None else 4
         Objective(shown, temperature=0.07, items=100, groups=groups)
-
-
-def test_a_table_with_missing_images_is_rejected_before_torch_is_imported(
-    tmp_path: Path,
-) -> None:
-    table = tmp_path / "captions.csv"
-    table.write_text("filepath,title\nmissing/0.jpg,A nurse.\nmissing/1.jpg,A pilot.\n")
-    code = (
-        f"import sys; sys.argv = ['vldebias', 'train', '--data', {str(table)!r}]\n"
-        "from vldebias.cli import main\n"
-        "try:\n    main()\n"
-        "finally:\n    print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "missing/0.jpg" in done.stderr
-    assert done.stdout.strip() == "False"

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from apps.shares.answers import AnnotationLog
 from tests.limits import limited_files
 from vldebias.cli import main
-from vldebias.errors import StorageError
 
 CALI = ["--method", "cali"]
 TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-column", "text"]
@@ -89,19 +87,6 @@ def test_a_command_reports_a_full_disk(
             main()
         assert end.value.code == 0
         assert any(Path("out").iterdir())
-
-
-def test_a_failed_annotation_leaves_the_file_unchanged(tmp_path: Path) -> None:
-    log = AnnotationLog(tmp_path / "answers.jsonl")
-    answer = {"annotator": "ada", "attribute": "gender", "value": "female"}
-    log.append(image="1.png", **answer)
-    before = log.path.read_bytes()
-    for room in (0, 10):
-        with limited_files(len(before) + room), pytest.raises(OSError, match=r"answers\.jsonl"):
-            log.append(image="2.png", **answer)
-        assert log.path.read_bytes() == before
-    with limited_files(len(before)), pytest.raises(StorageError, match="cannot write"):
-        log.append(image="2.png", **answer)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -44,11 +44,6 @@ def test_json_and_parquet_rows_are_read_identically(tmp_path):
         np.testing.assert_allclose(values, [0.25, 0.1, 0.4, np.nan, np.nan, np.nan])
 
 
-def test_our_results_match_the_plain_implementation() -> None:
-    assert all(row["difference"] < 1e-5 for row in speed.of_losses([64], repetitions=1))
-    assert all(row["difference"] < 1e-8 for row in speed.fit(16, 4, 2, repetitions=1))
-
-
 @pytest.mark.slow
 def test_training_pipelines_and_servers_give_the_same_results_as_bare_ones(
     monkeypatch: pytest.MonkeyPatch,

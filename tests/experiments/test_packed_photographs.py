@@ -122,15 +122,6 @@ def test_a_text_shared_by_several_photographs_matches_any_of_them(
     assert training.found(heads, real.with_texts_of(np.roll(np.arange(40), 1))).mean() < 1
 
 
-def test_the_experiment_on_real_pairs_tunes_and_compares_every_arm() -> None:
-    experiment = Experiment.read("real_captions")
-    (tuning,) = experiment.tuning
-    (table,) = experiment.tables
-    assert tuning.columns["arm"] == table.columns["arm"] == list(experiment.arms)
-    assert table.columns["share"] == [0.0, 0.2, 0.4]
-    assert experiment.seeds == 3
-
-
 def titles() -> tuple[training.RealPairs, training.RealPairs]:
     """Return the packaged photographs with their titles, for training and held out."""
     table = read_table()

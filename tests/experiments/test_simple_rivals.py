@@ -47,18 +47,6 @@ def test_the_price_of_the_test_on_left_out_images_is_the_one_on_the_page() -> No
         assert "{} rows instead of {}".format(*counts) in UNTESTED
 
 
-def test_every_section_and_family_is_measured() -> None:
-    sections = {about.settings["section"] for about in read(RESULT).provenance}
-    assert sections == {
-        "classification, without images",
-        "classification, unlabelled images",
-        "classification, 20 labelled images",
-        "search",
-        "training",
-        "prompts",
-    }
-
-
 @pytest.mark.parametrize(("metric", "sign"), [(RECALL, 1), (WRONG, -1)])
 def test_a_default_is_ahead_by_the_mean_difference_in_the_better_direction(metric, sign) -> None:
     rng = np.random.default_rng(0)

@@ -21,10 +21,3 @@ def test_lines_are_few_and_fit_the_width(name: str, width: int) -> None:
     # quickstart has four conclusions, each with its cost.
     assert len(lines) <= (44 if name == "quickstart" else 32)
     assert not any("\x1b" in line for line in lines)
-
-
-def test_no_word_in_a_table_is_broken_at_80_columns() -> None:
-    text = (terminal.FOLDER / "balance-80.txt").read_text(encoding="utf-8")
-    words = set(" ".join(terminal.PROMPTS).split())
-    words |= {"prompt", "value", "reason", "original"}
-    assert words <= set(text.split()) | {"two"}

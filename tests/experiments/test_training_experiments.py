@@ -2,7 +2,7 @@
 tiny size."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from scipy import stats
 
 from eval.experiments import batch_sizes, captions, every_loss, label_margins, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
-from eval.pages import mnist, training
+from eval.pages import training
 from eval.tables import RESULTS, place_of, read
 from vldebias.report.result import Result
 
@@ -376,27 +376,18 @@ class TestExperiment:
             "metrics": {"auroc": "higher", "score of wrong pairs": "lower"},
         }
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-        words = [
-            tmp_path / "mine.yaml",
-            "--out",
-            tmp_path,
-            "--work",
-            tmp_path / "cells",
-            "--processes",
-            "1",
-            "--seeds",
-        ]
-        assert run.main([*map(str, words), "2"]) == 0
+        command = f"{tmp_path}/mine.yaml --out {tmp_path} --work {tmp_path}/cells --processes 1"
+        assert run.main(f"{command} --seeds 2".split()) == 0
         result = Result.read(tmp_path / "mine.json")
         assert {(row.method, row.subset) for row in result.rows} == {
             ("InfoNCE", "eta = 0.5"),
             ("RINCE", "eta = 0.5"),
         }
         assert {row.method for row in result.rows if row.change is not None} == {"RINCE"}
-        assert run.main([*map(str, words), "2"]) == 0
+        assert run.main(f"{command} --seeds 2".split()) == 0
         assert len(list((tmp_path / "cells").iterdir())) == 4
         with pytest.raises(SystemExit):
-            run.main([*map(str, words), "1"])
+            run.main(f"{command} --seeds 1".split())
         assert "an interval over seeds needs at least 2" in capsys.readouterr().err
 
 
@@ -434,24 +425,6 @@ class TestEdges:
                     assert mark(row) == ("†" if is_at_an_end else "")
                     marked += 1
         assert marked
-
-    @pytest.mark.parametrize(
-        ("name", "write"),
-        [
-            ("every_loss", training.choices),
-            ("noisy_mnist", mnist.noisy),
-            ("coarse_digits", mnist.coarse),
-        ],
-    )
-    def test_tables_show_the_marks_and_explain_them(
-        self, name: str, write: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(training, "edges", lambda _: lambda row: "†")
-        monkeypatch.setattr(mnist, "edges", lambda _: lambda row: "†")
-        written = write()
-        rows = [line for line in written.splitlines() if line.startswith("| ")][2:]
-        assert sum("†" in row for row in rows) >= len(rows) / 2
-        assert "† the best temperature" in written
 
     @pytest.mark.parametrize("name", STORED)
     def test_results_state_the_arms_and_settings_of_their_experiment(self, name: str) -> None:

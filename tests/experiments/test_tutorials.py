@@ -9,14 +9,13 @@ pages.
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from apps.label.session import open_study
 from eval.notebooks import NEAR, alike
+from tests.processes import run_python
 from tests.terminals import printed_in_terminal
 
 pytestmark = pytest.mark.slow
@@ -38,17 +37,9 @@ def run_commands(code: str, folder: Path) -> str:
     return printed
 
 
-def run_python(code: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run_code(code: str, folder: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    return run_python(code, cwd=folder, env=environment).stdout
 
 
 def answer_as_two_people(folder: Path) -> None:
@@ -107,7 +98,7 @@ def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> Non
             continue
         if "pretrained" in block["code"].replace("save_pretrained", ""):
             continue
-        run = run_python if block["kind"] == "python" else run_commands
+        run = run_code if block["kind"] == "python" else run_commands
         printed = run(block["code"], tmp_path)
         ran += 1
         if block["output"] is None:

@@ -23,6 +23,8 @@ from vldebias.study import TASKS, Task, TaskResult, register_task
 from vldebias.study.evaluating import evaluate
 from vldebias.study.tasks.images import ImageTask
 
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
 
 @pytest.fixture(autouse=True)
 def _own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +60,7 @@ def a_function(problem: Any, role: str) -> Any:
     return problem
 
 
-@refused(
+OF_METHODS = (
     (lambda: declared(needs=[Need.PAIRS]), r"got needs=\[.*; expected a frozenset of"),
     (lambda: declared(needs=frozenset({"pairs"})), "got needs=.*; expected a frozenset of"),
     (lambda: Declaration(None), "got the name None; expected a string"),  # type: ignore[arg-type]
@@ -102,8 +104,6 @@ def a_function(problem: Any, role: str) -> Any:
     ),
     (lambda: fitted_by(lambda *_: [1, 2]), r"a list with 2 items; .* by Calibr.*fit\(\[pairs"),
 )
-def test_a_mistake_in_a_method_is_explained(mistake: Any) -> None:
-    mistake()
 
 
 # ---- losses
@@ -137,7 +137,7 @@ def batch() -> Contrast:
     return Contrast(torch.eye(4), torch.eye(4), temperature=1.0)
 
 
-@refused(
+OF_LOSSES = (
     (lambda: loss(PushLoss, Pull), "PushLoss.function takes no pull; expected .* got push; rename"),
     (lambda: loss(UnboundLoss), r"write `function = staticmethod\(pushing\)`"),
     (lambda: loss("nopackage.losses:Mine").load_module(), "'nopackage.losses:Mine'; expected the"),
@@ -145,8 +145,6 @@ def batch() -> Contrast:
     (lambda: batch().sums(), r"expected one scale or more, such as sums\(1.0\), got none"),
     (lambda: batch().reduce(torch.zeros(3)), r"expected losses \(2, 4\) .*, got \(3,\)"),
 )
-def test_a_mistake_in_a_loss_is_explained(mistake: Any) -> None:
-    mistake()
 
 
 # ---- data sets
@@ -167,15 +165,13 @@ def empty(layout: str) -> Any:
     return open_data("mine", Path.cwd())
 
 
-@refused(
+OF_DATA_SETS = (
     (lambda: opened({}), r"'mine': its reader returned the columns \[\], without kind"),
     (lambda: opened({"kind": ["a", "b"]}), "column 'kind': got a list; expected .*Labels.from_v"),
     (lambda: opened({"kind": Labels.from_values(["a"])}), "expected 2 rows in every column, got"),
     (lambda: empty("file1.png, ..."), "expected images in split 'test' .*, got none; .* file1.png"),
     (lambda: opened({}, columns="kind"), "columns: got the string 'kind'; expected a tuple"),
 )
-def test_a_mistake_in_a_data_set_is_explained(mistake: Any) -> None:
-    mistake()
 
 
 # ---- metrics
@@ -193,7 +189,7 @@ def measured(compute: Any) -> Any:
     return evaluate("miniature", images, task="groups", attribute="waterbirds", labels=labels)
 
 
-@refused(
+OF_METRICS = (
     (lambda: metric(None), "reads='groups' has no effect without a function"),
     (lambda: metric(lambda hits: hits), r"a function of \(hits, size\), got .* signature \(hits\)"),
     (lambda: metric("spread"), r"a function of \(hits, size\), got 'spread'"),
@@ -202,9 +198,6 @@ def measured(compute: Any) -> Any:
     (lambda: measured(lambda hits, size: 0.5), r"returned an array \(\) .*; expected \(2000,\)"),
     (lambda: measured(lambda hits, size: hits.sum(-1) + 2.0), "which is outside of bounds="),
 )
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_mistake_in_a_metric_is_explained(mistake: Any) -> None:
-    mistake()
 
 
 def test_a_metric_computed_by_tasks_does_not_need_a_function() -> None:
@@ -255,7 +248,7 @@ def measured_task(kind: type[Task] = Mine) -> Any:
     return evaluate("miniature", np.eye(256)[:2], task=name, methods="none")
 
 
-@refused(
+OF_TASKS = (
     (lambda: register_task(Mine(name="a", title="a")), "got an instance of Mine; register Mine"),  # type: ignore[arg-type]
     (lambda: register_task(a_function), "got the function a_function; derive a class"),  # type: ignore[arg-type, type-var]
     (lambda: register_task(Unnamed), "got .*Unnamed.*; add the field"),
@@ -266,9 +259,6 @@ def measured_task(kind: type[Task] = Mine) -> Any:
     (lambda: measured_task(Misspelt), r"'misspelt': measure: .* missing .* argument: 'imgs'"),
     (measured_task, "returned a TaskResult; expected a list of TaskResult: end it with"),
 )
-@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-def test_a_mistake_in_a_task_is_explained(mistake: Any) -> None:
-    mistake()
 
 
 def test_an_instance_instead_of_a_task_class_is_explained() -> None:
@@ -307,7 +297,7 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     pass
 
 
-@refused(
+OF_HOSTS = (
     (lambda: host(read=lambda *_: None), "Mine.read returned a NoneType; expected a mapping"),
     (lambda: host(read=lambda *_: torch.eye(3)), "Mine.read returned a Tensor; expected a mapping"),
     (lambda: host(read=lambda *_: {}), r"Mine.read returned no row \('text', .*; expected a map"),
@@ -322,8 +312,6 @@ def set_nothing(self: Any, model: Any, tokenizer: Any = None, negative: bool = F
     (lambda: host(library=""), "whose `library` names the package that defines its models"),
     (lambda: register_host(Hosted(None)), "expected a subclass of"),  # type: ignore[arg-type]
 )
-def test_a_mistake_in_a_host_is_explained(mistake: Any) -> None:
-    mistake()
 
 
 def test_a_host_whose_hooks_cannot_be_removed_is_not_attached() -> None:
@@ -353,7 +341,7 @@ def judged(answer: Any) -> Any:
     return predict(judge, [Image.new("RGB", (8, 8))])
 
 
-@refused(
+OF_JUDGES = (
     (lambda: register_judge(a_function), "got the function a_function; derive a class"),  # type: ignore[arg-type]
     (lambda: register_judge(Judged()), "got an instance of Judged; register Judged"),  # type: ignore[arg-type]
     (lambda: register_judge(Unready), "kind 'mine': Unready does not define ready"),
@@ -367,5 +355,10 @@ def judged(answer: Any) -> Any:
         r"expected probabilities of shape \(1, 2\) .*softmax",
     ),
 )
-def test_a_mistake_in_a_judge_is_explained(mistake: Any) -> None:
+
+
+@refused(
+    *(*OF_METHODS, *OF_LOSSES, *OF_DATA_SETS, *OF_METRICS, *OF_TASKS, *OF_HOSTS, *OF_JUDGES),
+)
+def test_a_mistake_is_explained(mistake: Any) -> None:
     mistake()

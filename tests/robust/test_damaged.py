@@ -1,5 +1,5 @@
-"""Test that no damaged file is silently read as something else, for every kind of file that is
-read.
+"""Test that no damaged file is silently read as something else, for every kind of binary file and
+of run that is read. `test_fuzz.py` damages texts that people write, and tests/data their tables.
 
 Reading a damaged copy has one of these outcomes: "same" (the content is what was written or, for
 files without a digest, what the file contains now), "refused" (one of our errors, which explains
@@ -25,8 +25,7 @@ import pytest
 import torch
 from PIL import Image
 
-from apps.shares.answers import AnnotationLog
-from vldebias import CalibratedProjection, load_edit, load_prompts
+from vldebias import CalibratedProjection, load_edit
 from vldebias.data import Embeddings, load_embeddings, save_embeddings
 from vldebias.data.labels import Labels
 from vldebias.data.tables import as_texts, column_of, read_table
@@ -34,7 +33,6 @@ from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.report.result import Result
 from vldebias.study.run_files import verify, write_manifest
 from vldebias.training import loop
-from vldebias.utils.files import packaged
 from vldebias.utils.pictures import decode
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
@@ -57,17 +55,6 @@ class Kind:
     crafted: Callable[[Path], dict[str, Path]] | None = None
 
 
-def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
-    """Create a file with this name and content in a folder."""
-
-    def make(folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        return folder / name
-
-    return make
-
-
 # ---- edits
 
 
@@ -80,27 +67,6 @@ def read_edit(path: Path) -> Any:
     edit = load_edit(path)
     tensors = {name: getattr(edit, name).tolist() for name in edit.axes}
     return type(edit), tensors, edit.settings(), edit.provenance
-
-
-# ---- texts that people write
-
-SEX = ("male", "female")
-PROMPTS = packaged("prompts")["professions-gender"].read_bytes()
-CSV = "image,gender,age,text\n" + "".join(
-    f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40)
-)
-
-
-def make_answers(path: Path) -> Path:
-    path.mkdir(parents=True)
-    log = AnnotationLog(path / "anna.jsonl")
-    for i in range(12):
-        log.append(f"none/doctor/{i}.png", "anna", "gender", SEX[i % 2], seconds=1.5)
-    return path / "anna.jsonl"
-
-
-def read_answers(path: Path) -> Any:
-    return {key: answer.value for key, answer in AnnotationLog(path).answers().items()}
 
 
 # ---- embeddings, pictures, results, states
@@ -227,11 +193,8 @@ def read_state(path: Path) -> str:
 KINDS: dict[str, Kind] = {
     "projection": Kind(make_projection, read_edit),
     "training state": Kind(make_state, read_state),
-    "prompt set": Kind(written("set.yaml", PROMPTS), lambda path: load_prompts(path).hash, False),
     "embeddings": Kind(make_embeddings, read_embeddings, crafted=npz_bombs),
-    "table": Kind(written("labels.csv", CSV), lambda path: read_table(path).to_pylist(), False),
     "table in parquet": Kind(make_parquet, read_labels),
-    "answers of annotators": Kind(make_answers, read_answers, False),
     "run": Kind(make_run, read_run),
     "picture": Kind(make_picture, read_picture, False),
 }
@@ -340,7 +303,11 @@ def test_damaged_files_are_rejected_or_read_unchanged(name: str, files: int) -> 
 
 
 def test_a_format_without_a_digest_would_be_detected() -> None:
-    make = written("numbers", bytes(range(256)))
+    def make(folder: Path) -> Path:
+        folder.mkdir()
+        (folder / "numbers").write_bytes(bytes(range(256)))
+        return folder / "numbers"
+
     assert failures(tried(Kind(make, Path.read_bytes), 12, 0)).total() > 6
     assert (
         failures(

@@ -1,24 +1,17 @@
 """Test commands that write a single file or page: nothing is lost after Ctrl-C or on a full
 disk."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from apps.audit.recorded import record_of_images
 from tests.apps.audit.records.test_figures import made
-from tests.apps.audit.test_recorded import JUDGE, VALUES, answer
+from tests.apps.audit.test_recorded import answer, images_in, record_of, store_judgements
 from tests.limits import limited_files
 from vldebias import cli
-from vldebias.data import Labels
-from vldebias.judge.plan import GeneratedImages, Plan
 from vldebias.measure.rows import TaskProvenance, TaskResult
 from vldebias.report.result import Result
-
-IMAGES = 20
 
 
 def plan_arguments(folder: Path) -> list[str]:
@@ -32,33 +25,11 @@ def page_arguments(folder: Path) -> list[str]:
 
 def label_arguments(folder: Path) -> list[str]:
     """Create judged images, human answers and a record without labels."""
-    plan = Plan.build(
-        {
-            "model": {"pipeline": "P", "id": "model"},
-            "prompt_set": "gender",
-            "prompt_set_hash": "0",
-            "prompts": (("A nurse.", "nurse", "unseen", None),),
-            "variants": {"none": {}},
-            "seeds": (0,),
-            "images": IMAGES,
-            "stated_images": 0,
-            "steps": 1,
-            "guidance": 1.0,
-            "batch_size": 4,
-            "options": {},
-        }
-    )
-    images = plan.settle(folder / "images")
-    assert isinstance(images, GeneratedImages)
-    lines = [json.dumps({"name": "reader", "names": {"gender": VALUES}})]
-    lines += [json.dumps({f"{image.path} -": {"gender": [0.0, 1.0]}}) for image in images]
-    judgements = images.folder / "judgements" / "reader.jsonl"
-    judgements.parent.mkdir(exist_ok=True)
-    judgements.write_text("\n".join(lines), encoding="utf-8")
+    images = images_in(folder / "images")
+    store_judgements(images)
     answers = folder / "answers.jsonl"
     answers.write_text("".join(answer(image.path, "ada", "male") for image in images))
-    labels = Labels(np.ones(IMAGES, dtype=np.int64), VALUES)
-    record = record_of_images(images, labels, attribute="gender", judge=JUDGE, model="model")
+    record = record_of(images)
     assert record is not None
     file = record.write(folder / "record.json")
     return [

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ JUDGE = Judge("reader", {"gender": VALUES}, lambda images: {}, "1")
 PROMPTS = ("A photo of a nurse.", "A photo of a friendly nurse.", "A cook.")
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> GeneratedImages:
+def images_in(folder: Path) -> GeneratedImages:
+    """Return sixty images in a folder, which need no pixels to be counted."""
     plan = Plan.build(
         {
             "model": {"pipeline": "P", "id": "model", "scheduler": "S", "fingerprint": None},
@@ -39,8 +40,13 @@ def made(tmp_path: Path) -> GeneratedImages:
             "options": {"height": 64},
         }
     )
-    plan.settle(tmp_path)
-    return GeneratedImages.open(tmp_path)
+    plan.settle(folder)
+    return GeneratedImages.open(folder)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> GeneratedImages:
+    return images_in(tmp_path)
 
 
 def codes_of(made: GeneratedImages) -> np.ndarray:
@@ -53,11 +59,28 @@ def codes_of(made: GeneratedImages) -> np.ndarray:
     return np.array(codes)
 
 
+def record_of(images: GeneratedImages, **options: Any) -> Record | None:
+    """Return the record of the images with these codes."""
+    labels = Labels(codes_of(images), VALUES)
+    how = {"attribute": "gender", "judge": JUDGE, "model": "model", **options}
+    return record_of_images(images, labels, **how)
+
+
+def store_judgements(images: GeneratedImages) -> None:
+    """Write the probabilities with which the judge gave these codes."""
+    stored = images.folder / "judgements" / "reader.jsonl"
+    stored.parent.mkdir()
+    lines = [json.dumps({"name": "reader", "names": {"gender": VALUES}})]
+    chances = {1: [0.0, 1.0], 0: [1.0, 0.0], -1: [0.3, 0.3]}
+    for image, code in zip(images, codes_of(images).tolist(), strict=True):
+        lines.append(json.dumps({f"{image.path} -": {"gender": chances[code]}}))
+    stored.write_text("\n".join(lines), encoding="utf-8")
+
+
 def test_a_record_has_the_counts_of_one_variant_and_the_subjects_of_the_protocol(
     made: GeneratedImages,
 ) -> None:
-    labels = Labels(codes_of(made), VALUES)
-    record = record_of_images(made, labels, attribute="gender", judge=JUDGE, model="model")
+    record = record_of(made)
     assert record is not None
     assert problems_of(record) == []
     assert [(row.subject, row.qualifier) for row in record.counts] == [
@@ -68,18 +91,11 @@ def test_a_record_has_the_counts_of_one_variant_and_the_subjects_of_the_protocol
     assert {(row.counts, row.unknown) for row in record.counts} == {((2, 7), 1)}
     assert record.protocol is None
     assert record.generation.options == {"height": 64}
-    changed = record_of_images(
-        made, labels, attribute="gender", judge=JUDGE, model="model", variant="cali"
-    )
+    changed = record_of(made, variant="cali")
     assert changed is not None
     assert {row.counts for row in changed.counts} == {(10, 0)}
     assert (changed.model.method, changed.model.is_plain) == ("cali", False)
-    assert (
-        record_of_images(
-            made, labels, attribute="gender", judge=JUDGE, model="model", variant="absent"
-        )
-        is None
-    )
+    assert record_of(made, variant="absent") is None
 
 
 def answer(image: str, annotator: str, value: str, weight: float | None = None) -> str:
@@ -95,17 +111,9 @@ def answer(image: str, annotator: str, value: str, weight: float | None = None) 
 
 
 def test_human_labels_are_counted_by_judge_answer(made: GeneratedImages) -> None:
-    record = record_of_images(
-        made, Labels(codes_of(made), VALUES), attribute="gender", judge=JUDGE, model="model"
-    )
+    record = record_of(made)
     assert record is not None
-    stored = made.folder / "judgements" / "reader.jsonl"
-    stored.parent.mkdir()
-    lines = [json.dumps({"name": "reader", "names": {"gender": VALUES}})]
-    chances = {1: [0.0, 1.0], 0: [1.0, 0.0], -1: [0.3, 0.3]}
-    for image, code in zip(made, codes_of(made).tolist(), strict=True):
-        lines.append(json.dumps({f"{image.path} -": {"gender": chances[code]}}))
-    stored.write_text("\n".join(lines), encoding="utf-8")
+    store_judgements(made)
     # People label one of the seven women as a man, and disagree about another one.
     answers = made.folder / "answers.jsonl"
     with answers.open("w", encoding="utf-8") as file:

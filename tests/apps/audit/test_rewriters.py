@@ -3,7 +3,7 @@
 import pytest
 
 from apps.audit.rewriters import audit_rewriter
-from vldebias.errors import InvalidInputError
+from tests.refusals import refused
 
 ORIGINAL = ["a nurse", "a CEO", "a cook", "a pilot", "a lady", "a red chair"]
 REWRITTEN = [
@@ -61,16 +61,12 @@ def test_prompts_without_people_are_left_out_for_every_attribute() -> None:
         assert result.rows[0].value in (3 / 4, 0)
 
 
-def test_the_number_of_texts_must_match() -> None:
-    with pytest.raises(InvalidInputError, match=r"got 1 prompts for 2 originals"):
-        audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
-
-
-def test_languages_other_than_english_are_rejected() -> None:
-    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected English"):
-        audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
-
-
-def test_prompts_without_an_open_person_are_rejected() -> None:
-    with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
-        audit_rewriter(["a red chair"], ["A chair."], "gender")
+@refused(
+    (["a nurse", "a cook"], ["A nurse."], "got 1 prompts for 2 originals"),
+    (["ein Arzt"], ["Eine Ärztin in der Klinik"], "Ärztin.*German.*expected English"),
+    (["a red chair"], ["A chair."], "none of 1 prompt leaves"),
+)
+def test_texts_that_cannot_be_compared_are_rejected(
+    original: list[str], rewritten: list[str]
+) -> None:
+    audit_rewriter(original, rewritten, "gender")

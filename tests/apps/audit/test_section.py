@@ -1,6 +1,7 @@
 """Test what a page shows about the prompts of an audit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -13,8 +14,26 @@ from apps.audit.section import (
     ranges_of_prompts,
 )
 from tests.study.made_figures import figure, protocol, result
+from vldebias.measure.rows import Measurement
 from vldebias.report.page import render
+from vldebias.report.result import Result
 from vldebias.report.table import readable
+
+COUNTED = figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")
+MEASURED = {
+    "values": ["male", "female"],
+    "prompts": {"a nurse": "no clear lean: generate 4 more"},
+    "advice": ["none leans"],
+}
+
+
+def audit_of(*rows: Measurement, **settings: Any) -> Result:
+    """Return an audit with the settings of one measured prompt, unless others are given."""
+    return result(list(rows), protocol("audit", settings={**MEASURED, **settings}))
+
+
+def page_of(audited: Result, folder: Path) -> str:
+    return render(audited, folder / "p.html", run_folder=folder).read_text(encoding="utf-8")
 
 
 def test_the_range_for_a_prompt_contains_its_share() -> None:
@@ -44,8 +63,7 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
     audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
     rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
     named = audit.model_copy(update={"attribute": "gender"})
-    audited = result(rows, named)
-    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    page = page_of(result(rows, named), tmp_path)
     assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
     assert "<code>vldebias.debias(pipe, &#34;gender&#34;)</code>" in page
     assert "--measure 8" not in page, "no prompt needs images"
@@ -57,21 +75,12 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     for i in range(8):
         Image.new("RGB", (300, 200)).save(tmp_path / "images" / f"{i}.png")
         images.append([f"images/{i}.png", "female" if i else "unclear", 0.9 if i else 0.5, i])
-    settings = {
-        "values": ["male", "female"],
-        "prompts": {"a nurse": "no clear lean: generate 4 more"},
-        "advice": ["none leans"],
-        "images": {"a nurse": images},
-    }
-    rows = [
-        figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male"),
-        figure("none", 0.4, task="audit", metric="predicted_share", subset="a nurse: male"),
-    ]
-    audited = result(rows, protocol("audit", settings=settings))
+    predicted = COUNTED.model_copy(update={"metric": "predicted_share", "value": 0.4})
+    audited = audit_of(COUNTED, predicted, images={"a nurse": images})
     (nurse,) = audited_prompts(audited, readable(audited))
     assert nurse.share.startswith("80% female")
     assert nurse.predicted.startswith("60% female")
-    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    page = page_of(audited, tmp_path)
     assert "counted share [95%]" in page
     assert "predicted [95%]" in page
     assert page.count('src="data:image/jpeg') == 8
@@ -82,8 +91,7 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     assert "--measure 12<" in page, "4 more than the 8 images"
     assert "vldebias audit prompts.txt --attribute" in page
     command = "vldebias audit jobs.txt --attribute gender --pipeline DIR --measure 8 --out measured"
-    again = audited.model_copy(update={"command": command})
-    page = render(again, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    page = page_of(audited.model_copy(update={"command": command}), tmp_path)
     repeated = command.replace("--measure 8", "--measure 12")
     assert "enough for “a nurse”" in page
     assert f"get no more): <code>{repeated}</code>" in page
@@ -119,14 +127,8 @@ def test_a_measured_audit_does_not_propose_to_measure_again() -> None:
 
 
 def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
-    settings = {
-        "values": ["male", "female"],
-        "prompts": {"a nurse": "no clear lean: generate 4 more", "a chair": "no person: nothing"},
-        "advice": ["none leans"],
-    }
-    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
-    audited = result(rows, protocol("audit", settings=settings))
-    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    prompts = {**MEASURED["prompts"], "a chair": "no person: nothing"}
+    page = page_of(audit_of(COUNTED, prompts=prompts), tmp_path)
     assert "counted share [95%]" in page
     assert "not counted" in page
     assert "not predicted" not in page
@@ -152,15 +154,8 @@ def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
 def test_a_page_only_shows_images_in_its_folder(path: object, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (9, 9)).save(tmp_path / "images" / "0.png")
-    settings = {
-        "values": ["male", "female"],
-        "prompts": {"a nurse": "no clear lean: generate 4 more"},
-        "advice": ["none leans"],
-        "images": {"a nurse": [["images/0.png", "male", 0.9, 0], [path, "female", 0.9, 1]]},
-    }
-    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
-    audited = result(rows, protocol("audit", settings=settings))
-    page = render(audited, tmp_path / "p.html", run_folder=tmp_path).read_text(encoding="utf-8")
+    images = {"a nurse": [["images/0.png", "male", 0.9, 0], [path, "female", 0.9, 1]]}
+    page = page_of(audit_of(COUNTED, images=images), tmp_path)
     assert page.count("<img") == page.count('<a href="images/') == 1
     assert '<a href="images/0.png">' in page
 
@@ -170,13 +165,5 @@ def test_a_link_to_an_image_outside_the_folder_is_not_embedded(tmp_path: Path) -
     (folder / "images").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save(tmp_path / "private.png")
     (folder / "images" / "0.png").symlink_to(tmp_path / "private.png")
-    settings = {
-        "values": ["male", "female"],
-        "prompts": {"a nurse": "no clear lean: generate 4 more"},
-        "advice": ["none leans"],
-        "images": {"a nurse": [["images/0.png", "male", 0.9, 0]]},
-    }
-    rows = [figure("none", 0.2, task="audit", metric="counted_share", subset="a nurse: male")]
-    audited = result(rows, protocol("audit", settings=settings))
-    page = render(audited, folder / "p.html", run_folder=folder).read_text(encoding="utf-8")
-    assert "<img" not in page
+    images = {"a nurse": [["images/0.png", "male", 0.9, 0]]}
+    assert "<img" not in page_of(audit_of(COUNTED, images=images), folder)

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 from apps.baselines import adapters
 from apps.baselines.adapters import Contrasts, anchored_contrastive, rows_of_groups
 from tests.apps.baselines.test_classifiers import TEST, TRAIN, VAL, World, fit
-from vldebias import losses
 from vldebias.errors import InvalidInputError
 from vldebias.study.tasks.examples import Examples
 
@@ -42,18 +41,6 @@ def test_the_contrastive_loss_matches_loops() -> None:
         expected.append(sum(terms) / len(terms))
     measured = anchored_contrastive(anchors, positives, negatives, temperature=0.2)
     np.testing.assert_allclose(measured.numpy(), expected, rtol=1e-12)
-
-
-def test_the_contrastive_loss_is_the_attracting_half_of_the_spread_loss() -> None:
-    rows = unit(8, 5, seed=3)
-    labels = torch.arange(8) % 2
-    spread = losses.spread(
-        rows, rows, labels, temperature=0.3, alpha=1.0, within_view=False, reduction="none"
-    )
-    positives = torch.stack([rows[labels == label] for label in labels])
-    negatives = torch.stack([rows[labels != label] for label in labels])
-    measured = anchored_contrastive(rows, positives, negatives, temperature=0.3)
-    torch.testing.assert_close(measured, spread)
 
 
 def test_anchors_are_zero_shot_errors_and_positives_are_zero_shot_successes() -> None:

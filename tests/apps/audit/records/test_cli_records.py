@@ -97,10 +97,15 @@ def test_the_schema_is_printed_as_json(tmp_path: Path) -> None:
 
 def test_an_audit_that_measures_writes_its_record_to_out(tmp_path: Path) -> None:
     prompts = tmp_path / "p.txt"
-    prompts.write_text("A photo of a nurse.\nA photo of a mechanic.\n", encoding="utf-8")
+    # A chair has no gender to judge.
+    prompts.write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n", "utf-8")
     out = tmp_path / "record.json"
     audit = ("audit", str(prompts), "--attribute", "gender", "--pipeline", "miniature")
-    run(*audit, "--measure", "2", "--steps", "2", "--out", str(out))
+    arguments = ("--measure", "2", "--steps", "2", "--out", str(out))
+    log = run(*audit, *arguments, "--width", "0.2", with_stderr=True)
+    # By Wilson's interval, z^2 (1 / w - 1) = 15.4 and z^2 (1 / w^2 - 1) = 92.2 images.
+    numbers = "16 images per prompt if all of them show the same value, and 93 if half of them do"
+    assert numbers in " ".join(log.split())
     record = Record.read(out)
     assert [row.subject for row in record.counts] == ["nurse", "mechanic"]
     assert sum(sum(row.counts) + (row.unknown or 0) for row in record.counts) == 4
@@ -113,7 +118,6 @@ def test_an_audit_that_measures_writes_its_record_to_out(tmp_path: Path) -> None
     # The same command signs the images that exist, with a comma in the name.
     images = sorted((tmp_path / "record" / "images").rglob("*.png"))
     times = [image.stat().st_mtime_ns for image in images]
-    arguments = ("--measure", "2", "--steps", "2", "--out", str(out))
     run(*audit, *arguments, "--sign", "Jane Doe, ACME, CC0-1.0")
     assert [image.stat().st_mtime_ns for image in images] == times
     record = Record.read(out)

@@ -106,12 +106,6 @@ def test_the_paper_has_a_figure_but_no_counts() -> None:
         assert [printed.figure for printed in record.published] == [figure]
 
 
-def test_a_model_without_counts_has_a_reason() -> None:
-    without = [record for record in COMMITTED.values() if not record.counts]
-    assert {"gpt-4o", "sdxl"} <= {record.name for record in without}
-    assert all(record.notes for record in without)
-
-
 def test_the_committed_page_shows_the_committed_records(render_page: Callable[[], str]) -> None:
     page = Path(__file__).parents[4] / "docs" / "who-appears.html"
     assert page.read_text(encoding="utf-8") == render_page(), (

@@ -1,13 +1,17 @@
-"""Provide small versions of the paper's suites.
+"""Run `vldebias` with small versions of the paper's suites.
 
 They generate one image for every fifth prompt in two steps, resample twenty times, and use the
-embedded model as the judge.
+embedded model as the judge. Tests start and kill this program.
+
+    python tests/apps/paper/small_paper.py eval paper --only human --pipeline miniature --out DIR
 """
 
 from typing import Any
 
 from apps.label.people import PeopleTask
+from apps.paper import tables as paper
 from tests.fewer import few
+from vldebias.cli import main
 from vldebias.judge.judges import ClipJudge
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.tasks.generation import GenerationTask
@@ -26,3 +30,8 @@ def small(name: str) -> Suite:
             changes["judge"] = judge.model_copy(update={"model": "miniature", "pretrained": None})
         tasks.append(task.model_copy(update=changes))
     return suite.model_copy(update={"tasks": tuple(tasks)})
+
+
+if __name__ == "__main__":
+    paper.load_suite = small
+    main()

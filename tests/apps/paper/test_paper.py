@@ -1,7 +1,11 @@
 """Test the command for the paper's tables with tiny images in the layouts of the real data sets."""
 
+import os
 import re
+import signal
 import subprocess
+import sys
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -76,18 +80,23 @@ def test_the_plan_lists_available_and_missing_data(stand_ins: Path, tmp_path: Pa
 
 def test_the_generation_part_matches_the_paper() -> None:
     (run,) = plan(None, ["generation"])
+    professions = 100
+    images = 100
+    ways = 2
+    attributes = 2
     sizes = [len(task.plan().all_images) for task in run.suite.tasks if task.name != "pairs"]
-    # 100 images for each of 100 professions, with and without the method, for two attributes.
-    assert sum(sizes) == 100 * 100 * 2 * 2
+    assert sum(sizes) == professions * images * ways * attributes
     assert [task.name for task in run.suite.tasks] == ["pairs", "gender", "race"]
 
 
 def test_people_label_as_many_images_as_in_the_papers() -> None:
     (run,) = plan(None, ["human"])
+    unseen_professions = 20
+    images = 25
+    ways = 2
+    # Images are generated once for gender and once for race.
     sizes = [len(task.plan().all_images) for task in run.suite.tasks]
-    # 25 images for each of 20 unseen professions, with and without the method. They are generated
-    # once for gender and once for race.
-    assert sizes == [20 * 25 * 2] * 2
+    assert sizes == [unseen_professions * images * ways] * 2
     generated = load_suite("generation").tasks[1].plan()
     noise = {image.noise for image in generated.all_images}
     assert {image.noise for image in run.suite.tasks[0].plan().all_images} <= noise
@@ -331,3 +340,56 @@ def test_a_baseline_that_cannot_be_fitted_has_rows_with_the_reason(
     assert set(frame[is_broken].note) == {reason}
     assert set(frame[~is_broken].note) == {""}
     assert f"not measured: {reason}" in page_of(tmp_path)
+
+
+# All parts run the same way, except the one that waits for annotators.
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_charts")
+@pytest.mark.parametrize(("part", "made"), [("fairface", "shard-*"), ("human", "*.png")])
+def test_a_killed_part_resumes_to_the_same_result(
+    part: str, made: str, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.paper.tables.load_suite", small)
+
+    def words(out: Path) -> list[str]:
+        model = ["--data-root", str(many), "--model", "miniature"]
+        if part in PIPELINE_PARTS:
+            model = ["--pipeline", "miniature"]
+        return ["eval", "paper", "--only", part, *model, "--device", "cpu", "--out", str(out)]
+
+    def run(out: Path) -> None:
+        ran = CliRunner().invoke(app, words(out))
+        assert ran.exit_code == 0, (ran.output, ran.exception)
+
+    uninterrupted = tmp_path / "whole"
+    killed = tmp_path / "killed"
+    run(uninterrupted)
+    half = len(list(uninterrupted.rglob(made))) // 2
+    assert half > 0
+    script = str(Path(__file__).parent / "small_paper.py")
+    process = subprocess.Popen(
+        [sys.executable, script, *words(killed)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    while len(list(killed.rglob(made))) < half:
+        assert process.poll() is None, "the run ended before it was killed"
+        time.sleep(0.05)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    run(killed)
+    if part == "human":  # generating the images takes most of the time
+        for out in (uninterrupted, killed):
+            label_everything(out)
+            run(out)
+    ends = [
+        Result.read(out / f"{part}-miniature/result.json").to_pandas()
+        for out in (uninterrupted, killed)
+    ]
+    pd.testing.assert_frame_equal(*ends)
+    assert not ends[0].empty
+    pictures = [sorted(out.rglob("images/**/*.png")) for out in (uninterrupted, killed)]
+    assert [path.read_bytes() for path in pictures[0]] == [
+        path.read_bytes() for path in pictures[1]
+    ]

@@ -142,6 +142,39 @@ def test_an_interrupted_audit_leaves_complete_files_and_can_be_rerun(
         assert len(Result.model_validate_json(interrupted["result.json"]).rows) == 4
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, bytes]]:
+    """Run an audit that generates images, and return its command and the files in its result."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "a.txt").write_text("A photo of a doctor.\nA photo of a nurse.\n")
+    command = ["audit", str(folder / "a.txt"), "--attribute", "gender", "--pipeline", "miniature"]
+    command += ["--measure", "2", "--steps", "2", "--out"]
+    assert CliRunner().invoke(app, [*command, str(folder / "out")]).exit_code == 0
+    return command, _images_and_counts(folder / "out")
+
+
+def _images_and_counts(out: Path) -> dict[str, bytes]:
+    files = [*out.glob("images/none/**/*.png"), *out.glob("*.csv")]
+    return {str(file.relative_to(out)): file.read_bytes() for file in files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [3, 10])
+def test_a_killed_audit_that_generates_images_keeps_them_and_ends_with_the_same_counts(
+    at: int, measured: tuple[list[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    command, complete = measured
+    out = tmp_path / "out"
+    numbers = (str(int(signal.SIGKILL)), str(at))
+    done = run_python(SIGNALLED, *numbers, *command, str(out), check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    kept = {image: image.stat().st_mtime_ns for image in out.glob("images/none/**/*.png")}
+    assert kept, "images were finished before the kill"
+    assert CliRunner().invoke(app, [*command, str(out)]).exit_code == 0
+    assert _images_and_counts(out) == complete
+    assert {image: image.stat().st_mtime_ns for image in kept} == kept
+
+
 def test_the_command_does_not_need_a_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\n" + "a female nurse\n" * 6)
     command = ["audit", "--attribute", "gender", "--out", str(tmp_path / "out")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
@@ -166,24 +166,10 @@ class IncompleteBodies:
 class HeldAnswers:
     """Track the memory that the upstream responses to one request use."""
 
-    memory: AnswerMemory
     size: int = 0
     waiting: int = 0  # number of calls whose responses are waiting for memory
     sending: asyncio.Timeout | None = None
     sending_since: float = 0.0
-
-    async def take(self, size: int) -> None:
-        """Wait until there is memory for more bytes, and count them.
-
-        Raises:
-            RefusedError: If this request alone exceeds its limit, or if no memory became available
-                in time.
-        """
-        await self.memory.take(self, size)
-
-    def release(self, size: int) -> None:
-        """Subtract bytes that are no longer in memory."""
-        self.memory.release(self, size)
 
     @asynccontextmanager
     async def sent_within(self, seconds: float) -> AsyncIterator[None]:
@@ -223,7 +209,7 @@ class AnswerMemory:
     @asynccontextmanager
     async def holding(self) -> AsyncIterator[HeldAnswers]:
         """Count a request's upstream responses until its own response has been sent."""
-        held = HeldAnswers(self)
+        held = HeldAnswers()
         self._held[held] = None
         try:
             yield held
@@ -235,7 +221,12 @@ class AnswerMemory:
             self._wake()
 
     async def take(self, held: HeldAnswers, size: int) -> None:
-        """Wait until there is memory for `size` more bytes of a response, then count them."""
+        """Wait until there is memory for `size` more bytes of a response, then count them.
+
+        Raises:
+            RefusedError: If this request alone exceeds its limit, or if no memory became available
+                in time.
+        """
         held.waiting += 1
         try:
             await self._wait_for_room(held, size)
@@ -253,11 +244,13 @@ class AnswerMemory:
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
             # Wait at most a second, because more clients may become slow in the meantime.
-            if await _is_set_within(self._released, 1.0):
-                give_up = now() + _LONGEST_WAIT
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._released.wait()
+                    give_up = now() + _LONGEST_WAIT
 
     def release(self, held: HeldAnswers, size: int) -> None:
-        """Stop counting `size` bytes, and wake the requests that wait for memory."""
+        """Stop counting `size` bytes that are no longer in memory, and wake waiting requests."""
         held.size -= size
         self.total -= size
         self._wake()
@@ -293,12 +286,3 @@ class AnswerMemory:
     def _wake(self) -> None:
         self._released.set()
         self._released = asyncio.Event()
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, and return whether it was set in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False

@@ -486,10 +486,7 @@ def _with_texts(
     if isinstance(content, str):
         return texts[0]
     remaining = iter(texts)
-    parts = []
-    for part in content:
-        parts.append({**part, "text": next(remaining)} if _is_text(part, kind) else part)
-    return parts
+    return [{**part, "text": next(remaining)} if _is_text(part, kind) else part for part in content]
 
 
 def _contents(body: Json) -> Any:

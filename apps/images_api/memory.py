@@ -88,7 +88,7 @@ class IncompleteBodies:
     ) -> AsyncIterator[IncompleteBody]:
         """Read a body, or only its beginning if it exceeds the limit.
 
-        The bytes are counted until the context is left or `forget_sent` is called. A body that
+        The bytes are counted until the context is left or they have been forwarded. A body that
         exceeds the limit must be forwarded within the context.
 
         Args:
@@ -106,18 +106,12 @@ class IncompleteBodies:
                 piece = await body.next_piece()
                 arrived += len(piece)
                 entry.pieces.append(piece)
-                self._grow(entry, len(piece))
+                self.count(entry, len(piece))
             if entry.is_evicted:
                 raise TimeoutError  # its content is gone
             if not entry.deadline.expired():
                 entry.deadline.reschedule(None)  # the body may be forwarded until the response
             yield entry
-
-    def forget_sent(self, entry: IncompleteBody, size: int) -> None:
-        """Stop counting bytes of a body that have been forwarded."""
-        entry.size -= size
-        if entry in self._incomplete:
-            self.size -= size
 
     @asynccontextmanager
     async def _counted(self, until: float) -> AsyncIterator[IncompleteBody]:
@@ -140,8 +134,13 @@ class IncompleteBodies:
             if entry in self._incomplete:
                 self._forget(entry)
 
-    def _grow(self, entry: IncompleteBody, size: int) -> None:
-        """Increase a body's byte count, and drop the oldest bodies while the total is too large."""
+    def count(self, entry: IncompleteBody, size: int) -> None:
+        """Add to a body's bytes, and drop the oldest bodies while the total is too large.
+
+        Args:
+            entry: The body.
+            size: The number of bytes, which is negative if they have been forwarded.
+        """
         entry.size += size
         if entry in self._incomplete:
             self.size += size

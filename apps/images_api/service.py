@@ -94,11 +94,6 @@ class Exchange:
         """Return the query string as bytes."""
         return bytes(self.request.scope.get("query_string", b""))
 
-    @property
-    def remaining(self) -> float:
-        """Return the number of seconds within which the response must start."""
-        return max(0.0, self.until - asyncio.get_running_loop().time())
-
 
 @dataclass(eq=False)
 class Service:
@@ -377,7 +372,8 @@ class Service:
             asking = upstream.ask(target, headers, call.body, held, as_form=as_form)
             tasks.append(asyncio.create_task(asking))
         try:
-            await asyncio.wait(tasks, timeout=exchange.remaining)
+            remaining = exchange.until - asyncio.get_running_loop().time()
+            await asyncio.wait(tasks, timeout=remaining)
         finally:
             # If the client has disconnected, this avoids paying for calls that nobody needs.
             for task in tasks:
@@ -629,7 +625,7 @@ class Service:
         # Its pieces may have been dropped between two of them, and the rest must not be sent alone.
         if beginning.is_evicted:
             raise TimeoutError
-        self.bodies.forget_sent(beginning, size)
+        self.bodies.count(beginning, -size)
         while not body.is_complete:
             piece = await body.next_piece()
             if piece:

@@ -243,6 +243,14 @@ def test_non_ascii_headers_are_passed_in_both_directions() -> None:
     assert received == [b"\xe9"] * 2
 
 
+def test_a_path_that_is_too_long_together_with_the_address_gets_400() -> None:
+    upstream = httpx2.MockTransport(lambda _: reply())
+    app = images_proxy(f"http://there/{'a' * 200}", "gender", transport=upstream)
+    response = send(app, f"/v1/files/{'a' * 65_400}", {})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_request"
+
+
 def test_an_unexpected_error_is_answered_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

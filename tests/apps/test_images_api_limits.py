@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -523,6 +527,42 @@ def test_a_client_that_does_not_accept_data_is_dropped() -> None:
             await EveryAnswer(app, 0.05)({"type": "http"}, None, accept_nothing)
 
     asyncio.run(run())
+
+
+def stopped_during(has_started: bool) -> httpx2.Response:
+    """Return the response to a request during which the server stops."""
+    arrived = threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if has_started:
+            await send({"type": "http.response.start", "status": 200})
+        arrived.set()
+        await asyncio.Event().wait()
+
+    answered_app = import_module("apps.images_api.server").AnsweredAtTheEnd(app)
+    with ThreadPoolExecutor(1) as threads:
+        with served(answered_app, lifespan="off") as base_url:
+            asking = threads.submit(httpx2.get, f"{base_url}/models", timeout=30)
+            arrived.wait()
+        return asking.result()
+
+
+def test_a_request_that_the_end_of_the_server_cancels_gets_503() -> None:
+    response = stopped_during(has_started=False)
+    assert response.status_code == 503
+    assert response.headers["x-vldebias"] == "refused (stopping)"
+    assert "retry-after" in response.headers
+    with pytest.raises(httpx2.RemoteProtocolError):
+        stopped_during(has_started=True)
+
+
+def test_the_page_lists_the_default_of_each_limit() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "images-api.md"
+    for field in fields(ProxyLimits):
+        option = "--seconds" if field.name == "seconds" else field.name
+        row = rf"`{option}` \| (\d+)( MB)? \|"
+        ((number, unit),) = re.findall(row, page.read_text(encoding="utf-8"))
+        assert field.default == int(number) * (1_000_000 if unit else 1)
 
 
 def test_an_invalid_limit_is_rejected() -> None:

@@ -10,8 +10,8 @@ _SURELY_LINEAR = 2.2
 def growth(run: Callable[[int], object], length: int) -> float:
     """Return the time at twice the length, relative to the time at a length.
 
-    The fastest time of each is taken. Both take turns, and a ratio that is not clearly linear is measured five times as
-    often, because other processes slow down single rounds.
+    The fastest time of each is taken. Both take turns, and a ratio that is not clearly linear is
+    measured five times as often, because other processes slow down single rounds.
     """
     fastest = [float("inf"), float("inf")]
     for number in range(5 * _ROUNDS):

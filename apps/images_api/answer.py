@@ -120,27 +120,14 @@ def encoded(answer: Json, items: str) -> list[bytes]:
         answer: A response from `joined`. Its images are removed as they are encoded.
         items: The field that contains the list of images.
     """
-    pieces = []
-    separator = b"{"
-    for name, value in answer.items():
-        pieces.append(separator + _json(name) + b":")
-        separator = b","
-        if name == items:
-            pieces += _encoded_list(value)
-        else:
-            pieces.append(_json(value))
-    pieces.append(b"}")
-    return pieces
-
-
-def _encoded_list(images: list[object]) -> list[bytes]:
-    pieces = [b"["]
+    images = answer.pop(items)
     images.reverse()
+    # The list comes last, so that it can be completed image by image.
+    pieces = [_json({**answer, items: []}).removesuffix(b"]}")]
     while images:
         pieces.append(_json(images.pop()))
-        if images:
-            pieces.append(b",")
-    pieces.append(b"]")
+        pieces.append(b"," if images else b"")
+    pieces.append(b"]}")
     return pieces
 
 

@@ -23,8 +23,12 @@ async def read_fields(request: Request, content: bytes | bytearray) -> Json:
         content: The complete body of the request.
 
     Raises:
-        RefusedError: If the body is neither a JSON object nor a form.
+        RefusedError: If the body is compressed, or neither a JSON object nor a form.
     """
+    # A few compressed bytes can expand to gigabytes.
+    if is_compressed(request):
+        message = "the body is compressed; send plain JSON"
+        raise RefusedError(415, message, code="unsupported_value")
     if is_form(request):
         return await _form_fields(request, content)
     try:

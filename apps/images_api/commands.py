@@ -4,79 +4,20 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from vldebias.cli.balance import shares_of
 from vldebias.cli.common import print_message
-from vldebias.cli.flags import Groups, Shares, with_flags
+from vldebias.cli.flags import Groups, Shares
 from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
 
 ADDRESS = "Address"
 
 
-_FLAGS: tuple[tuple[str, object, object], ...] = (
-    (
-        "image_models",
-        Annotated[
-            list[str] | None,
-            typer.Option(
-                "--image-model",
-                metavar="PATTERN",
-                help="Models that return images; repeatable. Default: *image*, dall-e*, ...",
-            ),
-        ],
-        None,
-    ),
-    (
-        "edit",
-        Annotated[
-            Path | None,
-            typer.Option(
-                exists=True,
-                file_okay=False,
-                help="Folder of an edit to apply to query embeddings.",
-            ),
-        ],
-        None,
-    ),
-    (
-        "host",
-        Annotated[
-            str,
-            typer.Option(
-                help="Address to listen on. Addresses other than the default expose the server to"
-                " the network.",
-                rich_help_panel=ADDRESS,
-            ),
-        ],
-        "127.0.0.1",
-    ),
-    (
-        "port",
-        Annotated[
-            int,
-            typer.Option(
-                min=0, max=65535, help="Port; 0 selects a free one.", rich_help_panel=ADDRESS
-            ),
-        ],
-        8790,
-    ),
-    (
-        "seconds",
-        Annotated[
-            float,
-            typer.Option(help="Timeout per request in seconds, including its body."),
-        ],
-        300.0,
-    ),
-)
-
-
-@with_flags(_FLAGS)
-def serve(
+def serve(  # noqa: PLR0913  (each is an option of the command)
     attribute: Annotated[
         list[str] | None,
         typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable."),
@@ -102,7 +43,35 @@ def serve(
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Log prompts to stderr.")
     ] = False,
-    **flags: Any,
+    image_models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--image-model",
+            metavar="PATTERN",
+            help="Models that return images; repeatable. Default: *image*, dall-e*, ...",
+        ),
+    ] = None,
+    edit: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Folder of an edit to apply to query embeddings."
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. Addresses other than the default expose the server to"
+            " the network.",
+            rich_help_panel=ADDRESS,
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="Port; 0 selects a free one.", rich_help_panel=ADDRESS),
+    ] = 8790,
+    seconds: Annotated[
+        float, typer.Option(help="Timeout per request in seconds, including its body.")
+    ] = 300.0,
 ) -> None:
     """Run a proxy that splits each request for images into requests with balanced prompts.
 
@@ -129,7 +98,6 @@ def serve(
     from .limits import ProxyLimits
     from .server import serve as serve_app
 
-    edit = flags.get("edit")
     if not attribute and edit is None:
         raise InvalidInputError(
             "expected --attribute to balance prompts, --edit to edit embeddings, or both"
@@ -142,14 +110,14 @@ def serve(
     if attribute:
         sets = attribute if len(attribute) > 1 else attribute[0]
         balancer = Balancer(sets, shares_of(shares), seed, people=groups)
-    limits = ProxyLimits(seconds=flags["seconds"])
+    limits = ProxyLimits(seconds=seconds)
     app = images_proxy(
         upstream,
         balancer,
         batch=batch,
         limits=limits,
         log_prompts=log_prompts,
-        image_models=flags.get("image_models") or IMAGE_MODELS,
+        image_models=image_models or IMAGE_MODELS,
         edit=edit,
     )
     if log_prompts:
@@ -160,8 +128,8 @@ def serve(
     place = "for LiteLLM's guardrail" if upstream is None else f"in front of {upstream}"
     serve_app(
         app,
-        host=flags["host"],
-        port=flags["port"],
+        host=host,
+        port=port,
         limits=limits,
         announce=lambda address: print_message(f"{task} {place}; base_url={address}"),
     )

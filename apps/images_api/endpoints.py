@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any, TypeGuard
 
@@ -180,11 +180,7 @@ class ResponsesEndpoint(Endpoint):
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """Parse the last input message; conversations that contain an image are edits."""
-        tools = body.get("tools")
-        has_tool = _are_objects(tools) and any(
-            tool.get("type") == "image_generation" for tool in tools
-        )
-        if not has_tool and not is_image_model(body.get("model"), image_models):
+        if not may_return_image(body, image_models):
             return NO_IMAGE
         streams = bool(body.get("stream"))  # servers accept 1 for true
         items = body.get("input")
@@ -403,6 +399,13 @@ def is_image_model(name: object, patterns: Sequence[str]) -> bool:
     return any(fnmatch(last, pattern.lower()) for pattern in patterns)
 
 
+def may_return_image(body: Mapping[str, object], image_models: Sequence[str]) -> bool:
+    """Return whether a request's tools or its model generate images."""
+    tools = body.get("tools")
+    has_tool = _are_objects(tools) and any(tool.get("type") == "image_generation" for tool in tools)
+    return has_tool or is_image_model(body.get("model"), image_models)
+
+
 def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     """Return the requested number of images.
 
@@ -466,11 +469,7 @@ def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:
         parts: The message parts.
         kind: The type of text parts, or None if parts have no type. Plain text has the type "text".
     """
-    texts = []
-    for part in parts:
-        if _is_text(part, kind):
-            texts.append(part["text"])
-    return tuple(texts)
+    return tuple(part["text"] for part in parts if _is_text(part, kind))
 
 
 def _is_text(part: Json, kind: str | None) -> bool:
@@ -487,10 +486,7 @@ def _with_texts(
     if isinstance(content, str):
         return texts[0]
     remaining = iter(texts)
-    parts = []
-    for part in content:
-        parts.append({**part, "text": next(remaining)} if _is_text(part, kind) else part)
-    return parts
+    return [{**part, "text": next(remaining)} if _is_text(part, kind) else part for part in content]
 
 
 def _contents(body: Json) -> Any:

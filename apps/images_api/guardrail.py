@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from vldebias.wording import Balancer
 
-from .endpoints import ChatEndpoint, is_image_model
+from .endpoints import ChatEndpoint, may_return_image
 from .order import LONGEST_PROMPT, Order, RefusedError
 
 _CHAT = ChatEndpoint()
@@ -40,7 +40,7 @@ def guarded_texts(
     messages = body.get("structured_messages")
     prompt = tuple(texts)
     if messages:
-        modalities = _modalities(body, image_models)
+        modalities = ["image"] if may_return_image(body, image_models) else []
         order = _CHAT.read({"modalities": modalities, "messages": messages}, 1, image_models)
         if not isinstance(order, Order):
             return None
@@ -53,12 +53,3 @@ def guarded_texts(
     # The texts of the last message are at the end.
     changed = texts[: len(texts) - len(prompt)] + list(written)
     return changed if changed != texts else None
-
-
-def _modalities(body: Mapping[str, object], image_models: Sequence[str]) -> list[str]:
-    """Return the modalities of the response: an image if the model or a tool generates one."""
-    tools = body.get("tools")
-    has_tool = isinstance(tools, list) and any(
-        isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools
-    )
-    return ["image"] if has_tool or is_image_model(body.get("model"), image_models) else []

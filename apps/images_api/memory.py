@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
@@ -88,7 +88,7 @@ class IncompleteBodies:
     ) -> AsyncIterator[IncompleteBody]:
         """Read a body, or only its beginning if it exceeds the limit.
 
-        The bytes are counted until the context is left or `forget_sent` is called. A body that
+        The bytes are counted until the context is left or they have been forwarded. A body that
         exceeds the limit must be forwarded within the context.
 
         Args:
@@ -106,18 +106,12 @@ class IncompleteBodies:
                 piece = await body.next_piece()
                 arrived += len(piece)
                 entry.pieces.append(piece)
-                self._grow(entry, len(piece))
+                self.count(entry, len(piece))
             if entry.is_evicted:
                 raise TimeoutError  # its content is gone
             if not entry.deadline.expired():
                 entry.deadline.reschedule(None)  # the body may be forwarded until the response
             yield entry
-
-    def forget_sent(self, entry: IncompleteBody, size: int) -> None:
-        """Stop counting bytes of a body that have been forwarded."""
-        entry.size -= size
-        if entry in self._incomplete:
-            self.size -= size
 
     @asynccontextmanager
     async def _counted(self, until: float) -> AsyncIterator[IncompleteBody]:
@@ -140,8 +134,13 @@ class IncompleteBodies:
             if entry in self._incomplete:
                 self._forget(entry)
 
-    def _grow(self, entry: IncompleteBody, size: int) -> None:
-        """Increase a body's byte count, and drop the oldest bodies while the total is too large."""
+    def count(self, entry: IncompleteBody, size: int) -> None:
+        """Add to a body's bytes, and drop the oldest bodies while the total is too large.
+
+        Args:
+            entry: The body.
+            size: The number of bytes, which is negative if they have been forwarded.
+        """
         entry.size += size
         if entry in self._incomplete:
             self.size += size
@@ -166,24 +165,10 @@ class IncompleteBodies:
 class HeldAnswers:
     """Track the memory that the upstream responses to one request use."""
 
-    memory: AnswerMemory
     size: int = 0
     waiting: int = 0  # number of calls whose responses are waiting for memory
     sending: asyncio.Timeout | None = None
     sending_since: float = 0.0
-
-    async def take(self, size: int) -> None:
-        """Wait until there is memory for more bytes, and count them.
-
-        Raises:
-            RefusedError: If this request alone exceeds its limit, or if no memory became available
-                in time.
-        """
-        await self.memory.take(self, size)
-
-    def release(self, size: int) -> None:
-        """Subtract bytes that are no longer in memory."""
-        self.memory.release(self, size)
 
     @asynccontextmanager
     async def sent_within(self, seconds: float) -> AsyncIterator[None]:
@@ -223,7 +208,7 @@ class AnswerMemory:
     @asynccontextmanager
     async def holding(self) -> AsyncIterator[HeldAnswers]:
         """Count a request's upstream responses until its own response has been sent."""
-        held = HeldAnswers(self)
+        held = HeldAnswers()
         self._held[held] = None
         try:
             yield held
@@ -235,7 +220,12 @@ class AnswerMemory:
             self._wake()
 
     async def take(self, held: HeldAnswers, size: int) -> None:
-        """Wait until there is memory for `size` more bytes of a response, then count them."""
+        """Wait until there is memory for `size` more bytes of a response, then count them.
+
+        Raises:
+            RefusedError: If this request alone exceeds its limit, or if no memory became available
+                in time.
+        """
         held.waiting += 1
         try:
             await self._wait_for_room(held, size)
@@ -253,11 +243,13 @@ class AnswerMemory:
                 raise RefusedError(503, message, code="busy")
             self._drop_slow_clients()
             # Wait at most a second, because more clients may become slow in the meantime.
-            if await _is_set_within(self._released, 1.0):
-                give_up = now() + _LONGEST_WAIT
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._released.wait()
+                    give_up = now() + _LONGEST_WAIT
 
     def release(self, held: HeldAnswers, size: int) -> None:
-        """Stop counting `size` bytes, and wake the requests that wait for memory."""
+        """Stop counting `size` bytes that are no longer in memory, and wake waiting requests."""
         held.size -= size
         self.total -= size
         self._wake()
@@ -293,12 +285,3 @@ class AnswerMemory:
     def _wake(self) -> None:
         self._released.set()
         self._released = asyncio.Event()
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, and return whether it was set in time."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False

@@ -98,10 +98,8 @@ def balanced_at(balancer: Balancer, order: Order, index: int | None) -> Balanced
         return balancer.at([order.prompt] * order.n, seeds)
     # Derive values only from the positions, so that it does not matter which of several servers
     # receives the request.
-    images = []
-    run = range(index, index + order.n)
-    for position in balancer.indices_of_run(order.prompt, run):
-        images.append(balancer.at(order.prompt, position))
+    positions = balancer.indices_of_run(order.prompt, range(index, index + order.n))
+    images = [balancer.at(order.prompt, position) for position in positions]
     return BalancedPrompts(
         [image.prompts[0] for image in images],
         [image.values[0] for image in images],

@@ -31,8 +31,9 @@ class Relay(StreamingResponse):
         self.reply = reply
         self.raw_headers = _noted(forwarded(reply.headers.raw), note)
         length = reply.headers.get("content-length")
-        if length:
-            # The raw bytes are forwarded, so the length does not change.
+        # The raw bytes are forwarded, so the length does not change. If the response is chunked,
+        # its length is ignored (RFC 9112, section 6.3) and may be wrong.
+        if length and "transfer-encoding" not in reply.headers:
             self.raw_headers.append((b"content-length", length.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,6 +44,28 @@ class LocalOrigin:
         await refusal(scope, receive, send)
 
 
+class AnsweredAtTheEnd:
+    """Respond with status 503 to requests that the end of the server cancels.
+
+    Otherwise, uvicorn would respond with status 500 and log a traceback.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, and answer it if it is cancelled."""
+        try:
+            await self.app(scope, receive, send)
+        except asyncio.CancelledError:
+            message = "the server is stopping; try again later"
+            refusal = refusal_response(RefusedError(503, message, code="stopping"))
+            # uvicorn raises this error if the response has already started.
+            with suppress(RuntimeError):
+                if scope["type"] == "http":
+                    await refusal(scope, receive, send)
+
+
 def _are_local(origins: list[str]) -> bool:
     try:
         return all(urlsplit(origin).hostname in LOCAL for origin in origins)
@@ -89,14 +111,8 @@ def serve(
     # An access log would contain client addresses, and httpx2 logs every address it calls.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     connections = Connections(int(limits.connections), KEEP_ALIVE)
-
-    async def stopped(scope: Scope, receive: Receive, send: Send) -> None:
-        """End a request quietly if the server stops, for which uvicorn would log a traceback."""
-        with suppress(asyncio.CancelledError):
-            await guarded(scope, receive, send)
-
     config = uvicorn.Config(
-        stopped,
+        AnsweredAtTheEnd(guarded),
         http=connections.protocol,  # type: ignore[arg-type]
         ws="none",
         log_level="warning",

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -94,12 +94,8 @@ class Exchange:
         """Return the query string as bytes."""
         return bytes(self.request.scope.get("query_string", b""))
 
-    @property
-    def remaining(self) -> float:
-        """Return the number of seconds within which the response must start."""
-        return max(0.0, self.until - asyncio.get_running_loop().time())
 
-
+@dataclass(eq=False)
 class Service:
     """The ASGI app that handles all requests.
 
@@ -115,38 +111,26 @@ class Service:
         transport: An httpx2 transport, for tests.
     """
 
-    def __init__(  # noqa: PLR0913
-        self,
-        address: str | None,
-        balancer: Balancer | None,
-        edits: QueryEdits | None,
-        *,
-        limits: ProxyLimits,
-        batch: bool,
-        log_prompts: bool,
-        follow_seeds: bool,
-        image_models: Sequence[str],
-        transport: httpx2.AsyncBaseTransport | None,
-    ) -> None:
-        self.address = address
-        self.balancer = balancer
+    address: str | None
+    balancer: Balancer | None
+    edits: QueryEdits | None
+    limits: ProxyLimits
+    batch: bool
+    log_prompts: bool
+    follow_seeds: bool
+    image_models: Sequence[str]
+    transport: httpx2.AsyncBaseTransport | None
+    running: int = 0  # number of image requests whose bodies have arrived
+    _named_in_log: set[str] = field(default_factory=set)
+    _upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
+
+    def __post_init__(self) -> None:
+        self.bodies = IncompleteBodies(int(self.limits.bodies))
         # Assigns values by seed or index, which must not depend on the process. Other values start
         # at random, so that short-lived servers do not all start with the same one.
-        self.seeded = None
-        if balancer is not None:
-            self.seeded = copy(balancer)
-            self.seeded.restart(balancer.fixed_seed)
-        self.edits = edits
-        self.limits = limits
-        self.batch = batch
-        self.log_prompts = log_prompts
-        self.follow_seeds = follow_seeds
-        self.image_models = image_models
-        self.transport = transport
-        self.running = 0  # number of image requests whose bodies have arrived
-        self.bodies = IncompleteBodies(int(limits.bodies))
-        self._named_in_log: set[str] = set()
-        self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
+        self.seeded = copy(self.balancer)
+        if self.seeded is not None:
+            self.seeded.restart(self.seeded.fixed_seed)
 
     @property
     def upstream(self) -> Upstream:
@@ -286,14 +270,10 @@ class Service:
         """Read a complete request body.
 
         Raises:
-            RefusedError: If the body is too large or compressed.
+            RefusedError: If the body is too large.
         """
         async with self._reading(exchange) as beginning:
             await self._check_size(exchange)
-        # A few compressed bytes can expand to gigabytes.
-        if is_compressed(exchange.request):
-            message = "the body is compressed; send plain JSON"
-            raise RefusedError(415, message, code="unsupported_value")
         return beginning
 
     async def _check_size(self, exchange: Exchange) -> None:
@@ -321,10 +301,7 @@ class Service:
             RefusedError: If the request is invalid.
         """
         is_strict = isinstance(endpoint, ImagesEndpoint)
-        if is_compressed(exchange.request):
-            if is_strict:
-                message = "the body is compressed; send plain JSON"
-                raise RefusedError(415, message, code="unsupported_value")
+        if is_compressed(exchange.request) and not is_strict:
             return "compressed"
         try:
             body = await read_fields(exchange.request, content)
@@ -395,7 +372,8 @@ class Service:
             asking = upstream.ask(target, headers, call.body, held, as_form=as_form)
             tasks.append(asyncio.create_task(asking))
         try:
-            await asyncio.wait(tasks, timeout=exchange.remaining)
+            remaining = exchange.until - asyncio.get_running_loop().time()
+            await asyncio.wait(tasks, timeout=remaining)
         finally:
             # If the client has disconnected, this avoids paying for calls that nobody needs.
             for task in tasks:
@@ -647,7 +625,7 @@ class Service:
         # Its pieces may have been dropped between two of them, and the rest must not be sent alone.
         if beginning.is_evicted:
             raise TimeoutError
-        self.bodies.forget_sent(beginning, size)
+        self.bodies.count(beginning, -size)
         while not body.is_complete:
             piece = await body.next_piece()
             if piece:

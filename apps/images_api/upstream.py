@@ -212,7 +212,7 @@ class Upstream:
             # If the wait is long, forward the response, which tells the client how long to wait.
             if wait > LONGEST_WAIT:
                 return reply
-            held.release(len(reply.content))
+            self.memory.release(held, len(reply.content))
             await asyncio.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
@@ -224,12 +224,12 @@ class Upstream:
         try:
             # A decoded piece has at most one megabyte.
             async for piece in response.aiter_bytes():
-                await held.take(len(piece))
+                await self.memory.take(held, len(piece))
                 received += piece
                 # If several pieces are available at once, let other tasks run in between.
                 await asyncio.sleep(0)
         except BaseException:
-            held.release(len(received))
+            self.memory.release(held, len(received))
             # The error's traceback refers to this frame, so free the bytes explicitly.
             received.clear()
             raise

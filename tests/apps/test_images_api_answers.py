@@ -7,10 +7,11 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from socketserver import StreamRequestHandler, TCPServer
 from typing import Any
 
 import httpx2
@@ -242,6 +243,14 @@ def test_non_ascii_headers_are_passed_in_both_directions() -> None:
     assert received == [b"\xe9"] * 2
 
 
+def test_a_path_that_is_too_long_together_with_the_address_gets_400() -> None:
+    upstream = httpx2.MockTransport(lambda _: reply())
+    app = images_proxy(f"http://there/{'a' * 200}", "gender", transport=upstream)
+    response = send(app, f"/v1/files/{'a' * 65_400}", {})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_request"
+
+
 def test_an_unexpected_error_is_answered_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -283,29 +292,85 @@ def test_every_method_gets_an_answer(method: str) -> None:
     assert response.status_code == (405 if method in ("TRACE", "BREW") else 200)
 
 
-class Invalid(BaseHTTPRequestHandler):
-    """Answer with a status that HTTP does not define."""
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
+# Bytes that an upstream server sends before it closes the connection, and what the client receives.
+# Only an upstream server's own error has status 500.
+RAW: dict[str, tuple[bytes, int, bytes | None]] = {
+    "an error": (b"HTTP/1.1 500 Broken\r\ncontent-length: 2\r\n\r\n{}", 500, b"{}"),
+    "an undefined status": (b"HTTP/1.1 999 No\r\ncontent-length: 2\r\n\r\n{}", 502, None),
+    "nothing": (b"", 502, None),
+    "other bytes than HTTP": (b"\0\1\2\r\n\r\n", 502, None),
+    "half of the headers": (b"HTTP/1.1 200 OK\r\ncontent-le", 502, None),
+    "another protocol": (b"HTTP/1.1 101 Other\r\nupgrade: x\r\n\r\n", 502, None),
+    "an endless header": (b"HTTP/1.1 200 OK\r\nx: " + b"a" * 200_000, 502, None),
+    "no length": (b"HTTP/1.1 200 OK\r\n\r\n{}", 200, b"{}"),
+    "a length that is no number": (b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n{}", 502, None),
+    "a short length for chunks": (
+        CHUNKED + b"content-length: 1\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        200,
+        b"{}",
+    ),
+    "a long length for chunks": (
+        CHUNKED + b"content-length: 9\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        200,
+        b"{}",
+    ),
+    "no content": (b"HTTP/1.1 304 Same\r\ncontent-length: 9\r\n\r\n", 304, b""),
+    "an invalid redirect": (
+        b"HTTP/1.1 302 There\r\nlocation: http://[::1\r\ncontent-length: 0\r\n\r\n",
+        302,
+        b"",
+    ),
+}
 
-    def do_GET(self) -> None:
-        self.send_response(999, "No")
-        self.send_header("content-length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
 
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
+HALVES = (
+    b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{}",
+    CHUNKED + b"\r\n2\r\n{}\r\n",
+    CHUNKED + b"\r\n2\r\n{}\r\nx\r\n",
+)
 
 
-def test_an_invalid_status_does_not_drop_the_connection() -> None:
-    upstream = HTTPServer(("127.0.0.1", 0), Invalid)
-    threading.Thread(target=upstream.serve_forever, daemon=True).start()
-    app = images_proxy(f"http://127.0.0.1:{upstream.server_port}/v1", "gender")
-    with served(app) as base_url:
-        response = httpx2.get(f"{base_url}/models")
-    upstream.shutdown()
-    upstream.server_close()
-    assert response.status_code == 502
-    assert response.headers["x-vldebias"] == "refused (upstream_form)"
+class Raw(StreamRequestHandler):
+    """Send the bytes whose number is the last part of the path."""
+
+    def handle(self) -> None:
+        number = self.rfile.readline().split()[1].rpartition(b"/")[2]
+        while self.rfile.readline().strip():
+            continue
+        with suppress(ConnectionError):
+            self.wfile.write([*(row[0] for row in RAW.values()), *HALVES][int(number)])
+
+
+@pytest.fixture(scope="module")
+def raw() -> Iterator[httpx2.Client]:
+    """Return a client of a proxy in front of a server that sends raw bytes."""
+    with TCPServer(("127.0.0.1", 0), Raw) as upstream:
+        threading.Thread(target=upstream.serve_forever, args=(0.01,), daemon=True).start()
+        app = images_proxy(f"http://127.0.0.1:{upstream.server_address[1]}/v1", "gender")
+        with served(app) as base_url, httpx2.Client(base_url=base_url) as client:
+            yield client
+        upstream.shutdown()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+@pytest.mark.parametrize("kind", RAW)
+def test_only_an_error_of_the_upstream_server_has_status_500(
+    raw: httpx2.Client, kind: str, method: str
+) -> None:
+    _, status, body = RAW[kind]
+    response = raw.request(method, str(list(RAW).index(kind)))
+    assert response.status_code == status
+    note = response.headers["x-vldebias"]
+    assert note.startswith("refused (upstream_" if body is None else "not balanced (")
+    if method != "HEAD" and body is not None:
+        assert response.content == body
+
+
+@pytest.mark.parametrize("number", range(len(HALVES)))
+def test_half_of_a_body_ends_the_clients_connection(raw: httpx2.Client, number: int) -> None:
+    with pytest.raises(httpx2.RemoteProtocolError):
+        raw.get(str(len(RAW) + number))
 
 
 def embeddings(folder: Path, content: bytes, status: int = 200) -> httpx2.Response:

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -411,7 +415,7 @@ def test_concurrent_requests_all_complete_within_the_memory_limit() -> None:
         nonlocal most
         async with answers.holding() as held:
             for _ in range(9):
-                await held.take(100)
+                await answers.take(held, 100)
                 most = max(most, answers.total)
                 await asyncio.sleep(0)
 
@@ -431,9 +435,9 @@ def test_a_slow_request_does_not_block_the_memory_of_others() -> None:
 
     async def read(answers: Any, first: asyncio.Event) -> None:
         async with answers.holding() as held:
-            await held.take(250)
+            await answers.take(held, 250)
             await first.wait()
-            await held.take(500)
+            await answers.take(held, 500)
 
     async def run() -> None:
         answers = memory.AnswerMemory(1000)
@@ -452,12 +456,12 @@ def test_calls_of_one_request_share_its_limit() -> None:
     async def run() -> None:
         answers = memory.AnswerMemory(1000)
         async with answers.holding() as first, answers.holding() as owner:
-            await first.take(1000)
-            await owner.take(1)
+            await answers.take(first, 1000)
+            await answers.take(owner, 1)
             async with answers.holding() as held:
-                taking = [asyncio.create_task(held.take(600)) for _ in range(2)]
+                taking = [asyncio.create_task(answers.take(held, 600)) for _ in range(2)]
                 await asyncio.sleep(0.05)
-                first.release(1000)
+                answers.release(first, 1000)
                 results = await asyncio.gather(*taking, return_exceptions=True)
                 assert sorted(map(type, results), key=str) == [type(None), RefusedError]
                 assert held.size == 600
@@ -473,7 +477,7 @@ def test_a_client_that_does_not_read_is_dropped_if_memory_is_short(
 
     async def leave_unread(answers: Any) -> None:
         async with answers.holding() as held:
-            await held.take(900)
+            await answers.take(held, 900)
             try:
                 async with held.sent_within(60):
                     await asyncio.sleep(60)
@@ -486,7 +490,7 @@ def test_a_client_that_does_not_read_is_dropped_if_memory_is_short(
         await asyncio.sleep(0.2)
         assert outcomes == [], "no other request needs the memory"
         async with asyncio.timeout(20), answers.holding() as held:
-            await held.take(900)
+            await answers.take(held, 900)
         await asyncio.gather(*slow)
 
     asyncio.run(run())
@@ -499,14 +503,14 @@ def test_answers_do_not_wait_for_memory_forever(monkeypatch: pytest.MonkeyPatch)
     async def run() -> None:
         answers = memory.AnswerMemory(1000)
         async with answers.holding() as first, answers.holding() as second:
-            await first.take(1000)
-            await second.take(1)  # taken from the reserve
+            await answers.take(first, 1000)
+            await answers.take(second, 1)  # taken from the reserve
             async with answers.holding() as third:
                 with pytest.raises(RefusedError) as refusal:
-                    await third.take(1)
+                    await answers.take(third, 1)
                 assert refusal.value.status == 503
-                first.release(500)
-                await third.take(500)
+                answers.release(first, 500)
+                await answers.take(third, 500)
 
     asyncio.run(run())
 
@@ -523,6 +527,42 @@ def test_a_client_that_does_not_accept_data_is_dropped() -> None:
             await EveryAnswer(app, 0.05)({"type": "http"}, None, accept_nothing)
 
     asyncio.run(run())
+
+
+def stopped_during(has_started: bool) -> httpx2.Response:
+    """Return the response to a request during which the server stops."""
+    arrived = threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if has_started:
+            await send({"type": "http.response.start", "status": 200})
+        arrived.set()
+        await asyncio.Event().wait()
+
+    answered_app = import_module("apps.images_api.server").AnsweredAtTheEnd(app)
+    with ThreadPoolExecutor(1) as threads:
+        with served(answered_app, lifespan="off") as base_url:
+            asking = threads.submit(httpx2.get, f"{base_url}/models", timeout=30)
+            arrived.wait()
+        return asking.result()
+
+
+def test_a_request_that_the_end_of_the_server_cancels_gets_503() -> None:
+    response = stopped_during(has_started=False)
+    assert response.status_code == 503
+    assert response.headers["x-vldebias"] == "refused (stopping)"
+    assert "retry-after" in response.headers
+    with pytest.raises(httpx2.RemoteProtocolError):
+        stopped_during(has_started=True)
+
+
+def test_the_page_lists_the_default_of_each_limit() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "images-api.md"
+    for field in fields(ProxyLimits):
+        option = "--seconds" if field.name == "seconds" else field.name
+        row = rf"`{option}` \| (\d+)( MB)? \|"
+        ((number, unit),) = re.findall(row, page.read_text(encoding="utf-8"))
+        assert field.default == int(number) * (1_000_000 if unit else 1)
 
 
 def test_an_invalid_limit_is_rejected() -> None:

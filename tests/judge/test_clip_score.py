@@ -126,7 +126,7 @@ def test_fid_is_the_distance_of_gaussians_to_the_images_without_a_method(drawn) 
     twins = [replace(image, variant="again") for image in drawn if image.variant == "cali"]
     plan = drawn.plan.model_copy(update={"variants": {**drawn.plan.variants, "again": {}}})
     drawn = replace(drawn, plan=plan, images=(*drawn.images, *twins))
-    with pytest.warns(VldebiasWarning, match="FID of 12"):
+    with pytest.warns(VldebiasWarning, match="FID of 12 images: fewer than 2048"):
         (part,) = scored(drawn, Colours(), None, "t", clip=False, fid=True)
     cali, again = part.rows
     assert again.value == pytest.approx(cali.value), (

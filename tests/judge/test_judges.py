@@ -2,6 +2,7 @@
 model it wraps."""
 
 import copy
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -287,6 +288,18 @@ def test_a_strong_order_bias_warns(parts) -> None:
         chances = judge.predict(pictures(2))["gender"]
     np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
     judge.predict(pictures(2))  # it only warns once
+
+
+@pytest.mark.parametrize(("variation", "n"), [(0.19, 0), (0.21, 1)])
+def test_answers_that_vary_by_more_than_a_fifth_with_the_order_warn(
+    parts, monkeypatch: pytest.MonkeyPatch, variation: float, n: int
+) -> None:
+    orders = np.array([[[0.5, 0.4, 0.1]], [[0.5 - variation, 0.4 + variation, 0.1]]])
+    monkeypatch.setattr(VlmJudge, "_in_every_order", lambda *_: np.log(orders))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        judge_of(*parts).predict(pictures(1))
+    assert len(caught) == n
 
 
 def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -> None:

@@ -114,6 +114,8 @@ def test_labels_for_all_images_give_the_human_shares():
     truth, judged = world(rng, JUDGES["calls women men"], 3000)
     estimate = corrected_shares(judged, truth, 3)
     np.testing.assert_allclose(estimate.shares, np.bincount(truth) / 3000)
+    seeded = corrected_shares(judged, truth, 3, seed=0)
+    assert np.array_equal(estimate.draws, seeded.draws), "the default seed is 0"
     for name, judge in JUDGES.items():
         truth, judged = world(rng, judge, 20_000)
         people, _ = sampled(rng, truth, judged, 2000, stratified=False)

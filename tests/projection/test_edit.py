@@ -20,6 +20,7 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import constants
+from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -29,10 +30,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
 from vldebias.projection import edit as edit_module
 from vldebias.projection.card import model_card
-from vldebias.projection.edit import Edit, _digest
+from vldebias.projection.edit import Edit, Rowwise, _digest
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.projection.provenance import Provenance
+from vldebias.projection.provenance import Choice, Provenance
 
 FILES = {"projection.safetensors", "README.md"}
 
@@ -275,6 +276,36 @@ def test_a_denied_upload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_mapping_of_edits_is_rejected_before_anything_is_uploaded() -> None:
     with pytest.raises(InvalidInputError, match="edits: got an empty mapping; expected an edit"):
         vldebias.push_to_hub({}, "user/none")
+
+
+def test_a_path_to_push_is_rejected_with_the_call_that_loads_it() -> None:
+    with pytest.raises(InvalidInputError, match=r"pass vldebias.load_edit\('my-edit'\)"):
+        vldebias.push_to_hub("my-edit", "user/none")
+
+
+def test_a_recorded_choice_cannot_be_changed() -> None:
+    choice = Choice(attribute="gender", method="cali", lam=1.0, reason="a test")
+    with pytest.raises(ValidationError, match="frozen"):
+        choice.reason = "another test"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reversed(Rowwise):
+    """Reverse text rows, and leave images unchanged."""
+
+    kind: ClassVar[str] = "reversed"
+    provenance: Provenance
+
+    def _replacement(self, unit: torch.Tensor, image: bool) -> torch.Tensor | None:
+        return None if image else -unit
+
+
+def test_rows_with_a_replacement_keep_their_length_and_those_without_one_are_unchanged() -> None:
+    edit = Reversed(Provenance("reversed"))
+    object.__setattr__(edit, "dim", 4)
+    rows = torch.arange(8.0).reshape(2, 4)
+    torch.testing.assert_close(edit(rows), -rows)
+    assert torch.equal(edit.image(rows), rows)
 
 
 def test_edits_by_role_are_uploaded_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -192,6 +192,13 @@ def test_damaged_and_missing_weights_are_rejected_with_a_message(folder: Path) -
         (folder / "model.safetensors").write_bytes(content)
         with pytest.raises(InvalidInputError, match=r"cannot load .*clip'"):
             load_host(model=str(folder))
+    for content, kind in (
+        (b"<!DOCTYPE html><p>Log in", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "is a Git LFS pointer"),
+    ):
+        (folder / "model.safetensors").write_bytes(content)
+        with pytest.raises(InvalidInputError, match=f"model.safetensors {kind}, not weights"):
+            load_host(model=str(folder))
     for option in ("model", "pipeline"):
         with pytest.raises(InvalidInputError, match=r"it contains none of .*\.json"):
             load_host(**{option: str(folder.parent)})

@@ -4,6 +4,7 @@
 import itertools
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ from torch.nn.functional import normalize
 from tests.methods.made import unit as embeddings
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.projection.projection import CalibratedProjection, _is_too_large, scatter_of
+from vldebias.projection.projection import (
+    CalibratedProjection,
+    _is_too_large,
+    _on_one_device,
+    scatter_of,
+)
 
 
 def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:
@@ -399,6 +405,16 @@ def test_invalid_groups_embeddings_and_strengths_are_rejected() -> None:
     for strength in (-0.1, 1.1, float("nan")):
         with pytest.raises(InvalidInputError, match="strength"):
             fit(S8)(A8, strength)
+
+
+@pytest.mark.parametrize(("device", "solved_on"), [("meta", "meta"), ("mps", "cpu")])
+def test_arrays_are_solved_on_their_device_unless_it_has_no_float64(
+    device: str, solved_on: str
+) -> None:
+    scatter = Mock(device=torch.device(device))
+    moved, _ = _on_one_device([scatter], None)
+    scatter.to.assert_called_once_with(torch.device(solved_on))
+    assert moved == [scatter.to.return_value]
 
 
 def test_method_rank_repr_and_trace_are_recorded() -> None:

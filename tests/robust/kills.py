@@ -16,7 +16,6 @@ means that the final content differs in any bit from that of an uninterrupted ru
 """
 
 import argparse
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -24,7 +23,6 @@ import io
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -33,6 +31,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -226,22 +225,15 @@ def saved_index(folder: Path) -> Left:
     return left
 
 
-@functools.cache
-def second_pipeline() -> str:
-    """Return the folder of a second pipeline, whose name is part of the images."""
-    folder = tempfile.mkdtemp(prefix="second-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    load_pipeline().save_pretrained(folder)
-    return folder
-
-
 def command(*arguments: str) -> Callable[[Path], None]:
-    """Run a command with an output folder. "SECOND" stands for a second pipeline."""
+    """Run a command with an output folder, next to a second pipeline in the folder "second"."""
 
     def do(folder: Path) -> None:
         os.chdir(folder.parent)
-        words = [second_pipeline() if word == "SECOND" else word for word in arguments]
-        sys.argv = ["vldebias", *words, "--out", folder.name]
+        if not Path("second").exists():
+            load_pipeline().save_pretrained("incomplete")
+            os.rename("incomplete", "second")
+        sys.argv = ["vldebias", *arguments, "--out", folder.name]
         try:
             main_command()
         except SystemExit as end:
@@ -298,7 +290,7 @@ WORKS = {
             "generate",
             "A photo of a doctor.",
             *("--attribute", "gender", "--images", "2", "--steps", "2"),
-            *("--pipeline", "miniature", "--pipeline", "SECOND"),
+            *("--pipeline", "miniature", "--pipeline", "second"),
         ),
         generated,
         10,
@@ -316,41 +308,46 @@ def _sha(content: object) -> str:
 # ---- runs
 
 
-def _life(work: Work, folder: Path, limit: int | None) -> None:
+def _life(name: str, folder: Path, limit: int | None, begun: Connection) -> None:
     """Run in a separate process that writes its error next to the folder."""
+    begun.send(None)
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     sys.stdout = sys.stderr = messages = io.StringIO()
     limits = contextlib.nullcontext() if limit is None else limited_files(limit)
     try:
         with limits:
-            work.do(folder)
+            WORKS[name].do(folder)
     except BaseException:
         (folder.parent / "error").write_text(messages.getvalue() + traceback.format_exc())
         raise
 
 
 def outlive(
-    work: Work, kills: int, longest: float, moments: np.random.Generator, *, full: bool = False
+    name: str, kills: int, longest: float, moments: np.random.Generator, *, full: bool = False
 ) -> dict[str, Any]:
     """Kill a run at random moments until it finishes or has been killed often enough.
 
     Args:
-        work: the kind of work.
+        name: the kind of work.
         kills: maximum number of kills.
         longest: seconds that an uninterrupted run takes.
         moments: random generator.
         full: whether the disk is full after random numbers of bytes instead.
     """
-    fork = multiprocessing.get_context("fork")
+    # A forked process could wait forever for a thread of this one, such as one of torch.
+    spawn = multiprocessing.get_context("spawn")
     killed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         error = Path(place) / "error"
         while True:
             limit = int(10 ** moments.uniform(1, 5)) if full and killed < kills else None
-            process = fork.Process(target=_life, args=(work, folder, limit))
-            begun = time.monotonic()
+            receiver, sender = spawn.Pipe(duplex=False)
+            process = spawn.Process(target=_life, args=(name, folder, limit, sender))
             process.start()
+            wait([receiver, process.sentinel])  # until it has imported everything
+            begun = time.monotonic()
             if killed < kills and not full:
                 process.join(float(moments.uniform(0, longest)))
                 number = int(moments.choice([signal.SIGKILL, signal.SIGTERM]))
@@ -367,7 +364,8 @@ def outlive(
                     killed += 1
                     continue
                 return {"kills": killed, "lost": text.splitlines()[-1]}
-            return {"kills": killed, "left": work.left(folder), "seconds": time.monotonic() - begun}
+            seconds = time.monotonic() - begun
+            return {"kills": killed, "left": WORKS[name].left(folder), "seconds": seconds}
 
 
 def kill(name: str, kills: int, seed: int = 0, *, full: bool = False) -> dict[str, Any]:
@@ -379,20 +377,15 @@ def kill(name: str, kills: int, seed: int = 0, *, full: bool = False) -> dict[st
         seed: seed of the moments.
         full: whether the disk is full instead.
     """
-    work = WORKS[name]
-    # Processes are forked, so that they do not have to repeat the imports of this one.
-    load_clip()
-    load_pipeline()
-    second_pipeline()
     moments = np.random.default_rng([seed, *name.encode()])
-    expected = outlive(work, 0, 0.0, moments)
+    expected = outlive(name, 0, 0.0, moments)
     if "lost" in expected:
         raise SystemExit(f"{name}: fails even if nothing is killed: {expected['lost']}")
     longest = expected["seconds"]
     runs = list[dict[str, Any]]()
     remaining = kills
     while remaining > 0:
-        runs.append(outlive(work, remaining, longest, moments, full=full))
+        runs.append(outlive(name, remaining, longest, moments, full=full))
         remaining -= runs[-1]["kills"]
         if not runs[-1]["kills"]:
             # Without any kill, this would go on forever.
@@ -429,7 +422,6 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="fill the disk in place of kills")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     rows = []
     for name in options.only:
         kills = WORKS[name].kills if options.kills is None else options.kills

@@ -314,17 +314,6 @@ def test_partners_for_mixing_may_be_in_either_view() -> None:
     assert not torch.allclose(seen[0][ROWS:], seen[1][ROWS:]), "second views are mixed too"
 
 
-def test_a_partner_of_another_image_excludes_the_other_view() -> None:
-    """With identical views, the other view is the most similar image, and mixing with it would have
-    no effect."""
-    both = torch.cat([IMAGES, IMAGES])
-    same_image, another_image = (
-        trainee(fourier=1.0, partner=partner)._mixed(both, views=2) for partner in ("any", "other")
-    )
-    torch.testing.assert_close(same_image, both, atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(another_image, both, atol=1e-2)
-
-
 def test_searching_for_partners_does_not_update_running_statistics() -> None:
     """If it did, batch normalisation would count every batch twice."""
     plain = trainee()

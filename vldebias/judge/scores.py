@@ -92,10 +92,7 @@ def judge_images(
             # Save each batch in case the process is killed, since a batch may take minutes.
             file.flush()
             advance(len(batch))
-    rows_of_attribute = {}
-    for attribute in judge.names:
-        rows_of_attribute[attribute] = np.array([answer_of_key[key][attribute] for key in keys])
-    return rows_of_attribute
+    return {name: np.array([answer_of_key[key][name] for key in keys]) for name in judge.names}
 
 
 def answers_file(judge: Judge, images: GeneratedImages) -> Path:

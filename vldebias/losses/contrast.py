@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, T
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
@@ -390,14 +389,6 @@ class Contrast:
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
 
 
-class _ScoresContext(FunctionCtx):
-    """Values that `_Scores` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    pair: int
-    dtype: torch.dtype | None
-
-
 class _Scores(torch.autograd.Function):
     """Compute S = A B^T (n, N), with -inf for pairs (row i and column `pair` + i).
 
@@ -406,9 +397,7 @@ class _Scores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: _ScoresContext, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None
-    ) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.pair = pair
         ctx.dtype = dtype
@@ -417,7 +406,7 @@ class _Scores(torch.autograd.Function):
         return s
 
     @staticmethod
-    def backward(ctx: _ScoresContext, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
         slope = outer[0].clone()
         # Pairs have a constant score of -inf, for which the incoming gradient may be NaN.

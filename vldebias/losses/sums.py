@@ -26,7 +26,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from vldebias.errors import InvalidInputError
 
@@ -292,15 +291,6 @@ class Sums(NamedTuple):
         return shift
 
 
-class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-    how: Sums
-    shifts: list[float | None]
-
-
 class _MatrixSums(torch.autograd.Function):
     """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks.
 
@@ -311,7 +301,7 @@ class _MatrixSums(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _SumsContext,
+        ctx: Any,
         a: Tensor,
         b: Tensor | None,
         of_columns: Tensor | None,
@@ -366,7 +356,7 @@ class _MatrixSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *sums = ctx.saved_tensors[:4]
         margins = ctx.saved_tensors[4:6]
         kept = ctx.saved_tensors[6:]
@@ -599,19 +589,12 @@ def matrix_total(
     return total
 
 
-class _TotalContext(FunctionCtx):
-    """Values that `_SoftplusTotal` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-
-
 class _SoftplusTotal(torch.autograd.Function):
     """Compute `matrix_total` and its gradient in blocks of `size` rows."""
 
     @staticmethod
     def forward(
-        ctx: _TotalContext,
+        ctx: Any,
         a: Tensor,
         b: Tensor,
         bias: Tensor,
@@ -645,7 +628,7 @@ class _SoftplusTotal(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _TotalContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
         slope = outer[0]
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None, None

@@ -117,9 +117,6 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
     title = "re-ranked results"
     summary = "re-ranks search results to the groups' shares in the gallery"
     source = "this package"
-    if order == "quota":
-        name = "rerank-quota"
-        title = "results re-ranked by quota"
     if order == "fair":
         name = "rerank-fair"
         title = "results re-ranked by FA*IR"

@@ -22,7 +22,7 @@ class Rerank:
     """
 
     edit: str = "none"
-    order: Literal["default", "quota", "fair"] = "default"
+    order: Literal["default", "fair"] = "default"
 
     @property
     def declaration(self) -> Declaration:

@@ -39,7 +39,7 @@ from vldebias.projection.edit import Edit
 from vldebias.prompts import StatedWords
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
-from vldebias.study.suite_texts import read_queries, texts_of_retrieval
+from vldebias.study.suite_texts import read_queries
 from vldebias.study.task import AttributeFields, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -140,10 +140,6 @@ class RetrievalTask(ImageTask):
         # the gallery.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
         return cls.build({**defaults, **settings, "attribute": sets})
-
-    def texts(self) -> tuple[str, ...]:
-        """Return the prompts in all sets, the queries and the class prompts."""
-        return texts_of_retrieval(dict(self))
 
     def measure(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -219,17 +220,6 @@ def _clip_scores(
     return block
 
 
-class _Features(nn.Module):
-    """Replacement for the torchmetrics network, since the features are already computed."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
-
-
 def _frechet_distances(
     generated: GeneratedImages, encoder: ImageEncoder, name: str, features: Mapping[str, Tensor]
 ) -> TaskResult:
@@ -244,8 +234,10 @@ def _frechet_distances(
             " values for the same number of images"
         )
     # Keep the features of "none" after `reset`, because they are the reference for every variant.
+    features_themselves: Any = nn.Identity()
+    features_themselves.num_features = dim
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
-        _Features(dim), reset_real_features=False
+        features_themselves, reset_real_features=False
     )
     metric.update(features[NONE], real=True)
     distances = {}

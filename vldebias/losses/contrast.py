@@ -30,11 +30,12 @@ from vldebias.losses.checks import (
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import (
     Gradient,
+    SoftplusTotal,
     Sums,
     matrix_sums,
-    matrix_total,
     product,
     row_blocks,
+    rows_at_once,
     slope_dtype,
 )
 
@@ -259,14 +260,10 @@ class Contrast:
         with self.precise():
             mean = torch.zeros_like(bias)
             for k, j in sides:
-                total = matrix_total(
-                    self.anchor(k),
-                    self.joint[j],
-                    bias,
-                    pair=self.rows.start,
-                    attracts=k != j,
-                    chunk_size=self.chunk_size,
-                    dtype=self._dtype,
+                factors = self.anchor(k), self.joint[j]
+                size = self.chunk_size or rows_at_once(*factors)
+                total = SoftplusTotal.apply(
+                    *factors, bias, self.rows.start, k != j, size, self._dtype
                 )
                 count = 1 if self.whole and k != j else 2
                 mean = mean + total / (count * len(self._rows[0]))

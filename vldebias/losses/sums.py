@@ -204,7 +204,7 @@ class Sums(NamedTuple):
             a: (n, d), the left factor.
             b: (N, d), the right factor before it is transposed.
         """
-        size = self.chunk_size or _rows_at_once(a, b)
+        size = self.chunk_size or rows_at_once(a, b)
         for rows in row_blocks(len(a), size):
             yield Block(rows, rows.start, rows.stop) if self.symmetric else Block(rows, 0, 0)
 
@@ -558,17 +558,8 @@ def _add_softmax(
     slope.addcmul_(weights, _scaled(total_slope, scale)[:, None])
 
 
-def matrix_total(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor,
-    *,
-    pair: int = 0,
-    attracts: bool = True,
-    chunk_size: int | None = None,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return the sum of log(1 + e^{-z_ij (s_ij + bias)}) over S = A B^T.
+class SoftplusTotal(torch.autograd.Function):
+    """Compute the sum of log(1 + e^{-z_ij (s_ij + bias)}) over S = A B^T.
 
     z is 1 for pairs and -1 for negatives.
 
@@ -581,16 +572,9 @@ def matrix_total(
         bias: scalar () that is added to every similarity.
         pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
         attracts: whether pairs are included. Pairs of a row and itself must not be.
-        chunk_size: rows per block. Default: one block.
+        size: rows per block.
         dtype: dtype to which the factors of the products are rounded.
     """
-    size = chunk_size or _rows_at_once(a, b)
-    total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, attracts, size, dtype)
-    return total
-
-
-class _SoftplusTotal(torch.autograd.Function):
-    """Compute `matrix_total` and its gradient in blocks of `size` rows."""
 
     @staticmethod
     def forward(
@@ -634,7 +618,7 @@ class _SoftplusTotal(torch.autograd.Function):
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None, None
 
 
-def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
+def rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return the default number of rows per block.
 
     On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small

@@ -347,14 +347,8 @@ def first_passes(
     open_rows, open_predictions = first_pass(host, neutral, method)
     things, _ = first_pass(host, THINGS, method)
     of_values = [first_pass(host, texts, method) for texts in texts_of_value.values()]
-    return FirstPasses(
-        neutral=neutral,
-        open_rows=open_rows,
-        open_predictions=open_predictions,
-        things=things,
-        rows=[rows for rows, _ in of_values],
-        predictions=[predictions for _, predictions in of_values],
-    )
+    rows, predictions = zip(*of_values, strict=True)
+    return FirstPasses(neutral, open_rows, open_predictions, things, rows, predictions)
 
 
 def first_pass(

@@ -492,10 +492,8 @@ class Run:
 
 def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return the sum of all products of tensors and their gradients, or 0 without tensors."""
-    total = torch.zeros(())
-    for tensor, gradient in zip(tensors, gradients, strict=True):
-        total = total.to(tensor.device) + (tensor * gradient).sum()
-    return total
+    pairs = zip(tensors, gradients, strict=True)
+    return sum(((tensor * gradient).sum() for tensor, gradient in pairs), torch.zeros(()))
 
 
 def read_state(path: Path) -> Checkpoint | None:

@@ -17,8 +17,7 @@ from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.reading import reading
 from vldebias.measure.rankings import first_hits
 from vldebias.projection.edit import Edit
-from vldebias.prompts import fill
-from vldebias.training.pairs import open_images
+from vldebias.training.pairs import all_captions, open_images, texts_of_classes
 from vldebias.training.settings import TrainSettings
 from vldebias.utils.pictures import why_unreadable
 
@@ -209,18 +208,12 @@ class Monitor:
         if label is not None:
             classes = data.column(label)
             labels = torch.from_numpy(classes.codes)
-            # Class names are often folder names, such as "ice_cream".
-            names = [name.replace("_", " ") for name in classes.names]
-            class_texts = [fill(template, **{"": name}) for name in names]
+            class_texts = texts_of_classes(template, classes.names)
         if group is not None:
             groups = torch.from_numpy(data.column(group).codes)
-        captions: Sequence[str | Sequence[str]] = data.captions
-        if data.more_captions:
-            both = zip(data.captions, data.more_captions, strict=True)
-            captions = [(first, *further) for first, further in both]
         return cls(
             torch.cat(parts),
-            captions=captions,
+            captions=all_captions(data),
             labels=labels,
             class_texts=class_texts,
             groups=groups,

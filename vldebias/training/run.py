@@ -159,6 +159,7 @@ def train_model(
     return dict(outcome)
 
 
+@dataclass
 class _Run:
     """One training run, with everything that is loaded for it.
 
@@ -169,25 +170,20 @@ class _Run:
         progress: where to report progress.
     """
 
+    settings: TrainSettings
+    folder: Path
+    accelerator: Accelerator
+    progress: Progress
     starting_scores: StartingScores | None = None
     held_out: HeldOutScores | None = None
     note: str = ""  # sentence about the weights that were saved
 
-    def __init__(
-        self,
-        settings: TrainSettings,
-        folder: Path,
-        accelerator: Accelerator,
-        progress: Progress,
-    ) -> None:
-        self.settings = settings
-        self.folder = folder
-        self.accelerator = accelerator
-        self.progress = progress
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.towers = make_towers(settings)
         # Check before the first step that the results can be written after the last one.
         check_savable(self.towers, name=settings.model)
-        refuse_foreign(folder / MODEL)
+        refuse_foreign(self.folder / MODEL)
         if settings.debias is not None:
             load_prompts(settings.debias)
         self.data = open_images(settings)

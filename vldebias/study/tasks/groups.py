@@ -478,10 +478,8 @@ class GroupsTask(ImageTask):
         )
         if len(classes) != 2:
             return right, {}
-        margins = {}
-        for method, lam in edit_of_key:
-            if lam is None:
-                margins[method] = np.diff(scores[method, lam])[:, 0]
+        methods = [method for method, lam in edit_of_key if lam is None]
+        margins = {method: np.diff(scores[method, None])[:, 0] for method in methods}
         # Biased scores often rank images well, but their threshold is poor. Moving the threshold to
         # the median requires neither edits nor labels, and is the simplest baseline for an edit.
         is_second = margins[NONE] > np.median(margins[NONE])

@@ -329,10 +329,8 @@ class RetrievalTask(ImageTask):
             columns: the attribute's own columns, which are not used for precision.
             n: number of queries and images.
         """
-        other_columns = {}
-        for column in images.labels:
-            if column not in columns:
-                other_columns[column] = images.labels[column][rankings.known]
+        remaining = [column for column in images.labels if column not in columns]
+        other_columns = {column: images.labels[column][rankings.known] for column in remaining}
         column_of_precision, relevant = relevance(other_columns, self.queries)
         result.provenance.settings["column of precision"] = column_of_precision
         # method -> metric -> (q, 1 + resamples), first for the gallery, then for its resamples
@@ -354,9 +352,8 @@ class RetrievalTask(ImageTask):
         model_skew = float(skews[NONE][metric][:, 0].mean())
         gallery.warn_if_uneven(self.k[0], model_skew, float(chance[metric].mean()))
         # Query cosines do not depend on the images, so they are exact.
-        cosines = {}
-        for method, rows in rankings.queries.items():
-            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
+        unedited = rankings.queries[NONE]
+        cosines = {m: (unedited * rows).sum(dim=1).numpy() for m, rows in rankings.queries.items()}
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
         # For individual queries, images are resampled even if means are resampled over queries.

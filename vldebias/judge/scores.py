@@ -234,10 +234,10 @@ def _frechet_distances(
             " values for the same number of images"
         )
     # Keep the features of "none" after `reset`, because they are the reference for every variant.
-    features_themselves: Any = nn.Identity()
-    features_themselves.num_features = dim
+    network: Any = nn.Identity()  # the features are already computed
+    network.num_features = dim
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
-        features_themselves, reset_real_features=False
+        network, reset_real_features=False
     )
     metric.update(features[NONE], real=True)
     distances = {}

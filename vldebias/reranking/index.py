@@ -168,8 +168,8 @@ class IndexGroups:
 
         problem = Problem(model, attribute)
         role = problem.host.roles[0]
-        shots = [problem.zero_shot(prompt_set, role) for prompt_set in problem.attributes]
-        texts = [values.numpy().astype(np.float64) for values in shots]
+        classifiers = [problem.zero_shot(prompt_set, role) for prompt_set in problem.attributes]
+        texts = [values.numpy().astype(np.float64) for values in classifiers]
         person = _direction_of_people(problem, role, texts, nobody)
         directions = _directions(texts, person)
         parts, samples = [], []

@@ -353,7 +353,8 @@ class RetrievalTask(ImageTask):
         gallery.warn_if_uneven(self.k[0], model_skew, float(chance[metric].mean()))
         # Query cosines do not depend on the images, so they are exact.
         unedited = rankings.queries[NONE]
-        cosines = {m: (unedited * rows).sum(dim=1).numpy() for m, rows in rankings.queries.items()}
+        queries = rankings.queries.items()
+        cosines = {method: (unedited * rows).sum(dim=1).numpy() for method, rows in queries}
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
         # For individual queries, images are resampled even if means are resampled over queries.

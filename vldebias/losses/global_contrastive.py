@@ -56,7 +56,7 @@ class SogCLR(nn.Module):
 
     log_u: Tensor
     # Settings that `schedule` changes, and a new loss does not take.
-    scheduled: ClassVar[frozenset[str]] = frozenset()
+    _scheduled: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class SogCLR(nn.Module):
             temperature: divisor of the cosines, above 0.
             options: the options that all losses have, such as `chunk_size` and `gather`.
         """
-        values = settings.model_dump(exclude=set(cls.scheduled))
+        values = settings.model_dump(exclude=set(cls._scheduled))
         return cls(dataset_size, temperature=temperature, **values, **options)
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
@@ -236,7 +236,7 @@ class NUCLR(SogCLR):
     zeta_mean: Tensor
     visits: Tensor
     xi: Tensor
-    scheduled = frozenset({"popularity_lr", "popularity_wait"})
+    _scheduled = frozenset({"popularity_lr", "popularity_wait"})
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ def representation_gap(
     curated: ArrayLike,
     *,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
+    max_depth: int = 3,
 ) -> float:
     """Return MPR, the largest gap between selected rows and a population; 0 means proportional.
 
@@ -42,6 +43,7 @@ def representation_gap(
         functions: "linear" (closed form, with an intercept), "trees" (regression trees fitted to a,
             as in the paper, which cover attribute intersections), or a function that maps (rows, a)
             to fitted values.
+        max_depth: maximum depth of the trees.
 
     Returns:
         The gap in [0, 1].
@@ -74,7 +76,7 @@ def representation_gap(
     m = len(population)
     both = np.concatenate([rows, population])
     signed = np.concatenate([weights / k, np.full(m, -1 / m)])
-    values = fitted_function(both, signed, functions)
+    values = fitted_function(both, signed, functions, max_depth)
     length = float(np.linalg.norm(values))
     if length == 0:
         return 0.0
@@ -85,6 +87,7 @@ def fitted_function(
     rows: Floats,
     signed: Floats,
     functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
+    max_depth: int = 3,
 ) -> Floats:
     """Return the values (n + m,) of the function with the largest gap.
 
@@ -94,6 +97,7 @@ def fitted_function(
         rows: inputs (n + m, d): the selected rows, followed by the population.
         signed: weights (n + m,), negative for the population.
         functions: the class of functions, or a function of `rows` and `signed`.
+        max_depth: maximum depth of the trees.
     """
     if callable(functions):
         return functions(rows, signed)
@@ -104,7 +108,7 @@ def fitted_function(
         basis = basis[:, sizes > sizes[0] * 1e-10]
         return basis @ (basis.T @ signed)
     if functions == "trees":
-        tree = need("sklearn.tree").DecisionTreeRegressor(max_depth=3, random_state=0)
+        tree = need("sklearn.tree").DecisionTreeRegressor(max_depth=max_depth, random_state=0)
         return np.asarray(tree.fit(rows, signed).predict(rows), dtype=np.float64)
     raise InvalidInputError(f"functions: expected 'linear' or 'trees', got {functions!r}")
 

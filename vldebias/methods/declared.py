@@ -111,7 +111,7 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 
     Args:
         edit: the method that edits the queries first, or "none" to leave them unchanged.
-        order: the method of `vldebias.rerank`: "quota", "fair", or "default" for its default.
+        order: the method of `vldebias.rerank`: "fair", or "default" for its default.
     """
     name = "rerank"
     title = "re-ranked results"

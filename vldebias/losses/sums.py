@@ -565,15 +565,6 @@ class SoftplusTotal(torch.autograd.Function):
 
     The gradient only depends on the similarities, up to a scalar factor. It is computed together
     with each block in the forward pass, so no block is kept or recomputed.
-
-    Args:
-        a: (n, d). Either `a` or `b` must be divided by the temperature.
-        b: (N, d), the other factor of S.
-        bias: scalar () that is added to every similarity.
-        pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
-        attracts: whether pairs are included. Pairs of a row and itself must not be.
-        size: rows per block.
-        dtype: dtype to which the factors of the products are rounded.
     """
 
     @staticmethod
@@ -587,6 +578,18 @@ class SoftplusTotal(torch.autograd.Function):
         size: int,
         dtype: torch.dtype | None,
     ) -> Tensor:
+        """Return the sum ().
+
+        Args:
+            ctx: the context, which stores the gradient.
+            a: (n, d). Either `a` or `b` must be divided by the temperature.
+            b: (N, d), the other factor of S.
+            bias: scalar () that is added to every similarity.
+            pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
+            attracts: whether pairs are included. Pairs of a row and itself must not be.
+            size: rows per block.
+            dtype: dtype to which the factors of the products are rounded.
+        """
         needs_gradient = any(ctx.needs_input_grad)
         total = torch.zeros_like(bias)
         slopes = Slopes(a, b, Sums((1.0,), dtype=dtype))
@@ -613,6 +616,12 @@ class SoftplusTotal(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients with respect to both factors and the bias.
+
+        Args:
+            ctx: the context of `forward`.
+            outer: the gradient () with respect to the sum.
+        """
         slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
         slope = outer[0]
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None, None
@@ -623,6 +632,10 @@ def rows_at_once(rows: Tensor, columns: Tensor) -> int:
 
     On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small
     compared with the entire matrix.
+
+    Args:
+        rows: (n, d), one factor of the similarities.
+        columns: (N, d), the other factor.
     """
     if rows.device.type == "cpu":
         return _CACHED

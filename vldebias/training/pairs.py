@@ -198,7 +198,12 @@ def _captions(
 
 
 def texts_of_classes(template: str, names: Sequence[str]) -> list[str]:
-    """Return the text for each class, from a template with one slot."""
+    """Return the text for each class.
+
+    Args:
+        template: a text with the slot {}.
+        names: names of the classes.
+    """
     # Class names are often folder names, such as "ice_cream".
     return [fill(template, **{"": name.replace("_", " ")}) for name in names]
 

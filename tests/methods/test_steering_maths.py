@@ -3,16 +3,13 @@ how clearly a model responds to a value."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
 from vldebias.methods.cross_attention import (
     Readings,
-    _auroc,
     _threshold,
     clarity_of_values,
     discriminant,
@@ -48,14 +45,6 @@ def test_the_most_informative_layer_is_selected() -> None:
     is_kind = kind @ found.rows[0] > found.offsets[0]
     is_other = others @ found.rows[0] > found.offsets[0]
     assert is_kind.double().mean() > 0.9 > 0.1 > is_other.double().mean()
-
-
-def test_auroc_matches_scikit_learn() -> None:
-    positive = made(23).round(decimals=1) + 0.3
-    negative = made(31, seed=1).round(decimals=1)
-    labels = np.repeat([1, 0], [23, 31])
-    expected = roc_auc_score(labels, torch.cat([positive, negative]).numpy())
-    assert _auroc(positive, negative) == pytest.approx(expected)
 
 
 def responses(effect: float, subject: float, noise: float = 0.0) -> Tensor:

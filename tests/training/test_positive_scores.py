@@ -14,6 +14,7 @@ from training_parts import image_data, letters_of, pairs_of, plain, reader, tiny
 from tests.refusals import refused
 from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
+from vldebias.training import monitor
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 from vldebias.training.suspects import positive_scores, report_pairs
@@ -53,16 +54,17 @@ def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 2), (64, 3)])
 def test_scores_are_cosines_for_every_batch_size(
-    batch_size: int, workers: int, several: bool
+    batch_size: int, workers: int, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(monitor, "BATCH", batch_size)
     towers = tiny_towers()
     pairs = source(several=several)
-    scores = positive_scores(towers, pairs, batch_size=batch_size, workers=workers)
+    scores = positive_scores(towers, pairs, workers=workers)
     assert scores == pytest.approx(cosines(towers, pairs), abs=1e-5)
     assert np.abs(scores).max() <= 1
     assert towers.model.training
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert np.array_equal(positive_scores(towers, pairs, batch_size=batch_size), scores)
+        assert np.array_equal(positive_scores(towers, pairs), scores)
 
 
 def test_unreadable_images_have_no_score() -> None:

@@ -562,11 +562,6 @@ def held_out_monitor(settings: TrainSettings) -> Any:
 
 @refused(
     (lambda: Monitor(TWO), "expected captions, or labels with class_texts"),
-    (lambda: Monitor(TWO, captions=["a"]), "expected 2 rows in every column, got .'captions': 1"),
-    (
-        lambda: Monitor(TWO, labels=torch.arange(2), class_texts=["a"]),
-        "class_texts.*, got 1 for labels up to 1",
-    ),
     (
         lambda: Monitor(TWO, captions=list("ab"), groups=torch.tensor([-1, -1])),
         "no image has a known group",

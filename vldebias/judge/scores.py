@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,10 +93,7 @@ def judge_images(
             # Save each batch in case the process is killed, since a batch may take minutes.
             file.flush()
             advance(len(batch))
-    rows_of_attribute = {}
-    for attribute in judge.names:
-        rows_of_attribute[attribute] = np.array([answer_of_key[key][attribute] for key in keys])
-    return rows_of_attribute
+    return {name: np.array([answer_of_key[key][name] for key in keys]) for name in judge.names}
 
 
 def answers_file(judge: Judge, images: GeneratedImages) -> Path:
@@ -222,17 +220,6 @@ def _clip_scores(
     return block
 
 
-class _Features(nn.Module):
-    """Replacement for the torchmetrics network, since the features are already computed."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features
-
-
 def _frechet_distances(
     generated: GeneratedImages, encoder: ImageEncoder, name: str, features: Mapping[str, Tensor]
 ) -> TaskResult:
@@ -247,8 +234,10 @@ def _frechet_distances(
             " values for the same number of images"
         )
     # Keep the features of "none" after `reset`, because they are the reference for every variant.
+    network: Any = nn.Identity()  # the features are already computed
+    network.num_features = dim
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
-        _Features(dim), reset_real_features=False
+        network, reset_real_features=False
     )
     metric.update(features[NONE], real=True)
     distances = {}

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Generic, Literal, Required, Self, TypedDict, T
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
@@ -31,11 +30,12 @@ from vldebias.losses.checks import (
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import (
     Gradient,
+    SoftplusTotal,
     Sums,
     matrix_sums,
-    matrix_total,
     product,
     row_blocks,
+    rows_at_once,
     slope_dtype,
 )
 
@@ -260,14 +260,10 @@ class Contrast:
         with self.precise():
             mean = torch.zeros_like(bias)
             for k, j in sides:
-                total = matrix_total(
-                    self.anchor(k),
-                    self.joint[j],
-                    bias,
-                    pair=self.rows.start,
-                    attracts=k != j,
-                    chunk_size=self.chunk_size,
-                    dtype=self._dtype,
+                factors = self.anchor(k), self.joint[j]
+                size = self.chunk_size or rows_at_once(*factors)
+                total = SoftplusTotal.apply(
+                    *factors, bias, self.rows.start, k != j, size, self._dtype
                 )
                 count = 1 if self.whole and k != j else 2
                 mean = mean + total / (count * len(self._rows[0]))
@@ -390,14 +386,6 @@ class Contrast:
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
 
 
-class _ScoresContext(FunctionCtx):
-    """Values that `_Scores` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    pair: int
-    dtype: torch.dtype | None
-
-
 class _Scores(torch.autograd.Function):
     """Compute S = A B^T (n, N), with -inf for pairs (row i and column `pair` + i).
 
@@ -406,9 +394,7 @@ class _Scores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: _ScoresContext, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None
-    ) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.pair = pair
         ctx.dtype = dtype
@@ -417,7 +403,7 @@ class _Scores(torch.autograd.Function):
         return s
 
     @staticmethod
-    def backward(ctx: _ScoresContext, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
         slope = outer[0].clone()
         # Pairs have a constant score of -inf, for which the incoming gradient may be NaN.

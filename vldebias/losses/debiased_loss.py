@@ -57,10 +57,9 @@ def _log_debiased(
     all negatives, `log_all` (appendix A.1.1).
     """
     # With tau+ = 0, there is nothing to correct, and log tau+ is undefined.
+    below = log_all if below_floor == "biased" else log_floor
     if tau_plus == 0:
-        if below_floor == "biased":
-            return log_all
-        return torch.where(log_all > log_floor, log_all, log_floor)
+        return torch.where(log_all > log_floor, log_all, below)
     # The estimate is only positive if the correction is smaller than the mean, so that the log
     # ratio is negative.
     ratio = log_positive + math.log(tau_plus) - log_all
@@ -70,28 +69,13 @@ def _log_debiased(
     # log(e^all - e^positive) = all + log(1 - e^ratio); expm1 stays accurate near 0.
     log_g = log_all + torch.log(-torch.expm1(safe)) - math.log1p(-tau_plus)
     above = defined & (log_g > log_floor)
-    if below_floor == "biased":
-        return torch.where(above, log_g, log_all)
-    return torch.where(above, log_g, log_floor)
+    return torch.where(above, log_g, below)
 
 
 class _AnyNorms(Contrast):
     """Accept features of any norm, for which the user has set the floor."""
 
     expects_unit_rows = False
-
-
-def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float) -> float | Tensor:
-    """Return the logarithm of the lower bound for g."""
-    if floor is None and tau_plus == 0:
-        # Without a correction, g is a mean of e^s and cannot be smaller than the minimum of e^s.
-        return -math.inf
-    if floor is None:
-        # For rows of norm 1, s >= -1/t.
-        return -1 / temperature
-    if floor == 0:
-        return -math.inf
-    return math.log(floor)
 
 
 def debiased(
@@ -240,7 +224,12 @@ def hard_negative(
         log_positive = log_positive - torch.logsumexp(beta * scores, 2)
     else:
         log_positive = log_positive - math.log(scores.shape[2])
-    log_floor = _log_floor(floor, temperature, tau_plus)
+    log_floor: float | Tensor = -math.inf
+    if floor:
+        log_floor = math.log(floor)
+    elif floor is None and tau_plus > 0:
+        # For rows of norm 1, s >= -1/t. Without a correction, g is a mean of e^s and not below it.
+        log_floor = -1 / temperature
     log_g = _log_debiased(log_all, log_positive, tau_plus, log_floor, below_floor)
     # -log e^{s+} / (e^{s+} + K g) = log(1 + K g e^{-s+})
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
@@ -264,11 +253,19 @@ class Debiased(ContrastiveLoss[DebiasedSettings]):
     @classmethod
     def from_settings(cls, settings: DebiasedSettings, **options: Unpack[ModuleOptions]) -> Self:
         """Build the loss, warning if many estimates would be below the floor."""
-        _warn_of_floor("debiased", settings, options["temperature"])
+        temperature = options["temperature"]
+        has_floor = settings.below_floor == "floor" and settings.floor != 0
+        # With tau_plus = 0, nothing is corrected.
+        if has_floor and settings.tau_plus > 0 and temperature < _FLOORED:
+            warn(
+                f"{cls.function.__name__} at temperature {temperature:.3g}: the debiased estimate"
+                " of many rows is below its floor, so their negatives get no gradient; set"
+                " below_floor=biased (the authors' rule) or use a temperature of 0.1"
+            )
         return super().from_settings(settings, **options)
 
 
-class HardNegative(ContrastiveLoss[HardNegativeSettings]):
+class HardNegative(Debiased):
     """Apply `hard_negative` with stored settings; `forward` also takes positives.
 
     >>> import torch
@@ -279,20 +276,11 @@ class HardNegative(ContrastiveLoss[HardNegativeSettings]):
     """
 
     function = staticmethod(hard_negative)
-    tau_plus: float
     beta: float
-    floor: float | None
-    below_floor: BelowFloor
 
-    @classmethod
-    def from_settings(
-        cls, settings: HardNegativeSettings, **options: Unpack[ModuleOptions]
-    ) -> Self:
-        """Build the loss, warning if many estimates would be below the floor."""
-        _warn_of_floor("hard_negative", settings, options["temperature"])
-        return super().from_settings(settings, **options)
-
-    def schedule(self, settings: HardNegativeSettings, step: int, steps: int) -> None:
+    def schedule(  # type: ignore[override]  # its settings extend those of Debiased
+        self, settings: HardNegativeSettings, step: int, steps: int
+    ) -> None:
         """Lower beta in `settings.beta_changes` equal steps if it is set (appendix A.2.2).
 
         Args:
@@ -303,15 +291,3 @@ class HardNegative(ContrastiveLoss[HardNegativeSettings]):
         if settings.beta_changes is not None:
             changes = step * settings.beta_changes // steps
             self.beta = settings.beta * (1 - changes / settings.beta_changes)
-
-
-def _warn_of_floor(name: str, settings: DebiasedSettings, temperature: float) -> None:
-    """Warn if the temperature is so low that the negatives of many rows get no gradient."""
-    has_floor = settings.below_floor == "floor" and settings.floor != 0
-    # With tau_plus = 0, nothing is corrected.
-    if has_floor and settings.tau_plus > 0 and temperature < _FLOORED:
-        warn(
-            f"{name} at temperature {temperature:.3g}: the debiased estimate of many rows is below"
-            " its floor, so their negatives get no gradient; set below_floor=biased (the authors'"
-            " rule) or use a temperature of 0.1"
-        )

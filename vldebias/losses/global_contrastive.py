@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Self, Unpack
+from typing import ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.losses.catalog import ISogCLRSettings, NUCLRSettings, SogCLRSettings
+from vldebias.losses.catalog import NUCLRSettings, SogCLRSettings
 from vldebias.losses.checks import check_count, check_interval, check_labels, check_temperature
 from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
@@ -55,6 +55,8 @@ class SogCLR(nn.Module):
     """
 
     log_u: Tensor
+    # Settings that `schedule` changes, and a new loss does not take.
+    _scheduled: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -99,7 +101,8 @@ class SogCLR(nn.Module):
             temperature: divisor of the cosines, above 0.
             options: the options that all losses have, such as `chunk_size` and `gather`.
         """
-        return cls(dataset_size, temperature=temperature, gamma=settings.gamma, **options)
+        values = settings.model_dump(exclude=set(cls._scheduled))
+        return cls(dataset_size, temperature=temperature, **values, **options)
 
     def schedule(self, settings: SogCLRSettings, step: int, steps: int) -> None:
         """Do nothing before an update; subclasses change settings here.
@@ -233,6 +236,7 @@ class NUCLR(SogCLR):
     zeta_mean: Tensor
     visits: Tensor
     xi: Tensor
+    _scheduled = frozenset({"popularity_lr", "popularity_wait"})
 
     def __init__(
         self,
@@ -251,32 +255,7 @@ class NUCLR(SogCLR):
         self.register_buffer("visits", torch.zeros(dataset_size))
         self.register_buffer("xi", torch.full((2,), abs(zeta_init)))
 
-    @classmethod
-    def from_settings(  # type: ignore[override]  # its settings extend those of SogCLR
-        cls,
-        settings: NUCLRSettings,
-        *,
-        dataset_size: int,
-        temperature: float,
-        **options: Unpack[BatchOptions],
-    ) -> Self:
-        """Build the loss for a training run, with constant margins at first.
-
-        Args:
-            settings: settings as declared in `Loss.settings`.
-            dataset_size: number of rows in the training data.
-            temperature: divisor of the cosines, above 0.
-            options: the options that all losses have, such as `chunk_size` and `gather`.
-        """
-        return cls(
-            dataset_size,
-            temperature=temperature,
-            gamma=settings.gamma,
-            zeta_init=settings.zeta_init,
-            **options,
-        )
-
-    def schedule(  # type: ignore[override]  # as above
+    def schedule(  # type: ignore[override]  # its settings extend those of SogCLR
         self, settings: NUCLRSettings, step: int, steps: int
     ) -> None:
         """Learn items' popularity only after a share `popularity_wait` of all steps.
@@ -409,25 +388,6 @@ class ISogCLR(SogCLR):
         self.temperature_lr = temperature_lr
         self.minimum_temperature = minimum_temperature
         self.register_buffer("tau", torch.full((2, dataset_size), temperature))
-
-    @classmethod
-    def from_settings(  # type: ignore[override]  # its settings extend those of SogCLR
-        cls,
-        settings: ISogCLRSettings,
-        *,
-        dataset_size: int,
-        temperature: float,
-        **options: Unpack[BatchOptions],
-    ) -> Self:
-        """Build the loss for a training run.
-
-        Args:
-            settings: settings as declared in `Loss.settings`.
-            dataset_size: number of rows in the training data.
-            temperature: initial divisor of the cosines, above 0.
-            options: the options that all losses have, such as `chunk_size` and `gather`.
-        """
-        return cls(dataset_size, temperature=temperature, **settings.model_dump(), **options)
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
         """Return the loss for a batch.

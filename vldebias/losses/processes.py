@@ -7,10 +7,11 @@ times the number of processes. DistributedDataParallel's averaging removes the f
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from vldebias.errors import InvalidInputError
 
@@ -25,12 +26,6 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-class _GatherContext(FunctionCtx):
-    """Values that `_GatherRows` stores for the backward pass."""
-
-    n: int
-
-
 class _GatherRows(torch.autograd.Function):
     """Gather rows (n, ...) from all processes as (world size * n, ...).
 
@@ -38,14 +33,14 @@ class _GatherRows(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: _GatherContext, rows: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
         ctx.n = len(rows)
         parts = [torch.empty_like(rows) for _ in range(world_size())]
         dist.all_gather(parts, rows)
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx: _GatherContext, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
         # all_reduce overwrites its argument, which other functions may still need.
         total = grads[0].contiguous().clone()
         dist.all_reduce(total)
@@ -54,11 +49,11 @@ class _GatherRows(torch.autograd.Function):
 
 class _MeanOverProcesses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, value: Tensor) -> Tensor:
+    def forward(ctx: Any, value: Tensor) -> Tensor:
         return sum_over_processes(value) / world_size()
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return sum_over_processes(grads[0]) / world_size()
 
 

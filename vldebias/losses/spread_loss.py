@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Self, Unpack
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from vldebias.losses.catalog import SpreadSettings
 from vldebias.losses.checks import check_interval, check_labels
@@ -212,16 +211,6 @@ class _Classes(NamedTuple):
         return within
 
 
-class _ClassContext(FunctionCtx):
-    """Values that `_ClassSums` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    how: Sums
-    classes: _Classes
-    tiles: list[list[_Tile]]
-    shifts: list[float | None]
-
-
 class _ClassSums(torch.autograd.Function):
     """Compute sums over the negatives of an anchor, and over the rows p of its class.
 
@@ -234,7 +223,7 @@ class _ClassSums(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _ClassContext, a: Tensor, b: Tensor | None, how: Sums, classes: _Classes
+        ctx: Any, a: Tensor, b: Tensor | None, how: Sums, classes: _Classes
     ) -> tuple[Tensor, ...]:
         ctx.how = how
         ctx.classes = classes
@@ -299,7 +288,7 @@ class _ClassSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _ClassContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *totals = ctx.saved_tensors[:4]
         how = ctx.how
         classes = ctx.classes

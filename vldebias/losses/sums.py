@@ -26,7 +26,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeGuard, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 from vldebias.errors import InvalidInputError
 
@@ -205,7 +204,7 @@ class Sums(NamedTuple):
             a: (n, d), the left factor.
             b: (N, d), the right factor before it is transposed.
         """
-        size = self.chunk_size or _rows_at_once(a, b)
+        size = self.chunk_size or rows_at_once(a, b)
         for rows in row_blocks(len(a), size):
             yield Block(rows, rows.start, rows.stop) if self.symmetric else Block(rows, 0, 0)
 
@@ -292,15 +291,6 @@ class Sums(NamedTuple):
         return shift
 
 
-class _SumsContext(FunctionCtx):
-    """Values that `_MatrixSums` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-    how: Sums
-    shifts: list[float | None]
-
-
 class _MatrixSums(torch.autograd.Function):
     """Compute `matrix_sums`, which documents the arguments, and its gradient in blocks.
 
@@ -311,7 +301,7 @@ class _MatrixSums(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _SumsContext,
+        ctx: Any,
         a: Tensor,
         b: Tensor | None,
         of_columns: Tensor | None,
@@ -366,7 +356,7 @@ class _MatrixSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _SumsContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         a, b, *sums = ctx.saved_tensors[:4]
         margins = ctx.saved_tensors[4:6]
         kept = ctx.saved_tensors[6:]
@@ -568,50 +558,18 @@ def _add_softmax(
     slope.addcmul_(weights, _scaled(total_slope, scale)[:, None])
 
 
-def matrix_total(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor,
-    *,
-    pair: int = 0,
-    attracts: bool = True,
-    chunk_size: int | None = None,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return the sum of log(1 + e^{-z_ij (s_ij + bias)}) over S = A B^T.
+class SoftplusTotal(torch.autograd.Function):
+    """Compute the sum of log(1 + e^{-z_ij (s_ij + bias)}) over S = A B^T.
 
     z is 1 for pairs and -1 for negatives.
 
     The gradient only depends on the similarities, up to a scalar factor. It is computed together
     with each block in the forward pass, so no block is kept or recomputed.
-
-    Args:
-        a: (n, d). Either `a` or `b` must be divided by the temperature.
-        b: (N, d), the other factor of S.
-        bias: scalar () that is added to every similarity.
-        pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
-        attracts: whether pairs are included. Pairs of a row and itself must not be.
-        chunk_size: rows per block. Default: one block.
-        dtype: dtype to which the factors of the products are rounded.
     """
-    size = chunk_size or _rows_at_once(a, b)
-    total: Tensor = _SoftplusTotal.apply(a, b, bias, pair, attracts, size, dtype)
-    return total
-
-
-class _TotalContext(FunctionCtx):
-    """Values that `_SoftplusTotal` stores for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-
-
-class _SoftplusTotal(torch.autograd.Function):
-    """Compute `matrix_total` and its gradient in blocks of `size` rows."""
 
     @staticmethod
     def forward(
-        ctx: _TotalContext,
+        ctx: Any,
         a: Tensor,
         b: Tensor,
         bias: Tensor,
@@ -620,6 +578,18 @@ class _SoftplusTotal(torch.autograd.Function):
         size: int,
         dtype: torch.dtype | None,
     ) -> Tensor:
+        """Return the sum ().
+
+        Args:
+            ctx: the context, which stores the gradient.
+            a: (n, d). Either `a` or `b` must be divided by the temperature.
+            b: (N, d), the other factor of S.
+            bias: scalar () that is added to every similarity.
+            pair: column that forms a pair with row 0. Row i forms a pair with column `pair` + i.
+            attracts: whether pairs are included. Pairs of a row and itself must not be.
+            size: rows per block.
+            dtype: dtype to which the factors of the products are rounded.
+        """
         needs_gradient = any(ctx.needs_input_grad)
         total = torch.zeros_like(bias)
         slopes = Slopes(a, b, Sums((1.0,), dtype=dtype))
@@ -645,17 +615,27 @@ class _SoftplusTotal(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _TotalContext, *outer: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients with respect to both factors and the bias.
+
+        Args:
+            ctx: the context of `forward`.
+            outer: the gradient () with respect to the sum.
+        """
         slope_of_a, slope_of_b, slope_of_bias = ctx.saved_tensors
         slope = outer[0]
         return slope * slope_of_a, slope * slope_of_b, slope * slope_of_bias, None, None, None, None
 
 
-def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
+def rows_at_once(rows: Tensor, columns: Tensor) -> int:
     """Return the default number of rows per block.
 
     On a CPU, the similarities of a block fit in cache. On a GPU, the backward buffers are small
     compared with the entire matrix.
+
+    Args:
+        rows: (n, d), one factor of the similarities.
+        columns: (N, d), the other factor.
     """
     if rows.device.type == "cpu":
         return _CACHED

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.measure.rankings import resampled_places, resampled_quota
+from vldebias.measure.representation import counts_of_groups
 from vldebias.measure.resampling import resampled_weights
 from vldebias.utils.arrays import Floats, Rows
 
@@ -91,7 +92,7 @@ def resampled_shared(
                 top = resampled_quota(places, weights, k, label_of_row[rows])
             else:
                 top = resampled_places(places, weights, k)
-            counts_of_name[name] = _counts(places[top], len(read))
+            counts_of_name[name] = counts_of_groups(places[top], len(read))
         unedited = next(iter(counts_of_name.values()))
         for name, counts in counts_of_name.items():
             # A row drawn twice may be a hit twice and a result once. It then counts once.
@@ -99,14 +100,6 @@ def resampled_shared(
             stay = np.minimum(counts, unedited).sum(axis=1) / k
             parts[name].append(np.stack([retained, stay]))
     return {name: np.concatenate(blocks, axis=1) for name, blocks in parts.items()}
-
-
-def _counts(rows: NDArray[np.integer], number: int) -> NDArray[np.int64]:
-    """Return how often each of `number` rows is in each list (b, m)."""
-    resamples = len(rows)
-    cells = np.arange(resamples)[:, None] * number + rows
-    counts = np.bincount(cells.ravel(), minlength=resamples * number)
-    return counts.reshape(resamples, number)
 
 
 def chance_shared(m: int, k: int, n: int, draws: int, seed: int) -> Floats:

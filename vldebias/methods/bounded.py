@@ -40,10 +40,8 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
     return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)
 
 
-def bounded(
-    edit: Edit, neutral: Tensor, max_loss: float, *, mean: bool = False
-) -> CalibratedProjection:
-    """Return an edit under which the maximum or mean loss of neutral text satisfies a bound.
+def bounded(edit: Edit, neutral: Tensor, max_loss: float) -> CalibratedProjection:
+    """Return an edit under which the maximum loss of neutral text satisfies a bound.
 
     An edit that satisfies the bound is returned unchanged. Otherwise, a projection (I + S)^-1
     ("cali", "equalise" or both) is returned with a smaller lam, and any other projection as I - t
@@ -53,7 +51,6 @@ def bounded(
         edit: the fitted edit.
         neutral: embeddings (n, d) of neutral text.
         max_loss: the maximum allowed loss, 1 - cosine.
-        mean: whether to bound the mean loss instead of the maximum.
 
     Raises:
         InvalidInputError: If the edit is not a projection.
@@ -65,9 +62,7 @@ def bounded(
         )
 
     def holds(projection: CalibratedProjection) -> bool:
-        losses_of_texts = losses(projection, neutral)
-        loss = losses_of_texts.mean() if mean else losses_of_texts.max()
-        return float(loss) <= max_loss
+        return float(losses(projection, neutral).max()) <= max_loss
 
     if holds(edit):
         return edit

@@ -25,6 +25,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, warn
 from vldebias.hosts import Attachment, DenoiserAttachment, Host, resolve
 from vldebias.hosts.pipelines.denoiser import CrossAttentionHost
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
+from vldebias.measure.classification import share_below
 from vldebias.methods.attaching import AttachSettings, attach_edits
 from vldebias.methods.balanced import Find, make_balancer
 from vldebias.methods.declared import DECLARED
@@ -145,9 +146,7 @@ class CrossAttention(EditMethod):
             ProjectionMismatchError: If the edit is of a different kind, or was fitted on a
                 different model.
         """
-        checked: dict[str, CrossAttentionEdit] = {}
-        for role, edit in edits.items():
-            checked[role] = host.checked(edit)
+        checked = {role: host.checked(edit) for role, edit in edits.items()}
         balancer = make_balancer(
             sets,
             shares=self.shares if settings.shares is None else settings.shares,
@@ -348,14 +347,8 @@ def first_passes(
     open_rows, open_predictions = first_pass(host, neutral, method)
     things, _ = first_pass(host, THINGS, method)
     of_values = [first_pass(host, texts, method) for texts in texts_of_value.values()]
-    return FirstPasses(
-        neutral=neutral,
-        open_rows=open_rows,
-        open_predictions=open_predictions,
-        things=things,
-        rows=[rows for rows, _ in of_values],
-        predictions=[predictions for _, predictions in of_values],
-    )
+    rows, predictions = zip(*of_values, strict=True)
+    return FirstPasses(neutral, open_rows, open_predictions, things, rows, predictions)
 
 
 def first_pass(
@@ -466,7 +459,8 @@ class Readings:
             part_of_layer[name] = part
             scores = _held_out_scores([kind[:, part] for kind in kinds], open_rows[:, part])
             scores_of_layer[name] = scores
-            self.auroc[name] = round(_auroc(*scores), 4)
+            area = share_below(*(part.numpy() for part in scores)).mean()
+            self.auroc[name] = round(float(area), 4)
         layer = max(self.auroc, key=lambda name: self.auroc[name])
         part = part_of_layer[layer]
         readings, mean = discriminant([kind[:, part] for kind in kinds], open_rows[:, part])
@@ -523,12 +517,6 @@ def _threshold(positive: Tensor, negative: Tensor) -> float:
     right = (positive[:, None] > thresholds).double().mean(0)
     right += (negative[:, None] <= thresholds).double().mean(0)
     return float(thresholds[right >= right.max() - 1e-9].mean())
-
-
-def _auroc(positive: Tensor, negative: Tensor) -> float:
-    """Return the share of pairs in which the positive score is higher, counting ties as half."""
-    above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
-    return float(above.mean())
 
 
 def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:

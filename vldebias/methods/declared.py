@@ -111,15 +111,12 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
 
     Args:
         edit: the method that edits the queries first, or "none" to leave them unchanged.
-        order: the method of `vldebias.rerank`: "quota", "fair", or "default" for its default.
+        order: the method of `vldebias.rerank`: "fair", or "default" for its default.
     """
     name = "rerank"
     title = "re-ranked results"
     summary = "re-ranks search results to the groups' shares in the gallery"
     source = "this package"
-    if order == "quota":
-        name = "rerank-quota"
-        title = "results re-ranked by quota"
     if order == "fair":
         name = "rerank-fair"
         title = "results re-ranked by FA*IR"

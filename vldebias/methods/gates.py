@@ -8,7 +8,7 @@ needs text, and `change_on_texts` tests it if the prompt set has enough groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 import torch
@@ -71,7 +71,8 @@ def doubt_about_values(
         rows: unit features (n, d) of the images.
     """
     values = problem.zero_shot(prompt_set, role)
-    apart = min(separation(rows @ difference) for difference in _differences(values))
+    pairs = combinations(values, 2)
+    apart = min(separation(rows @ (value - other_value)) for value, other_value in pairs)
     single, joint = agreement_of_wordings(problem, prompt_set, role, rows)
     if joint < CONTRADICT:
         return (
@@ -171,12 +172,6 @@ def _kappa(codes: Tensor, other_codes: Tensor, number: int) -> float:
     other_share = other_codes.bincount(minlength=number).double() / len(codes)
     by_chance = float(share @ other_share)
     return (observed - by_chance) / max(1 - by_chance, _TINY)
-
-
-def _differences(values: Tensor) -> Iterable[Tensor]:
-    """Yield the difference (d,) between the rows of each pair of k values (k, d)."""
-    for value, other_value in combinations(values, 2):
-        yield value - other_value
 
 
 def separation(margins: Tensor) -> float:

@@ -18,11 +18,11 @@ class Rerank:
 
     Args:
         edit: name of the method that edits the queries first, or "none" to leave them unchanged.
-        order: a method of `vldebias.rerank`, or "default" for its default.
+        order: the method of `vldebias.rerank`: "fair", or "default" for its default.
     """
 
     edit: str = "none"
-    order: Literal["default", "quota", "fair"] = "default"
+    order: Literal["default", "fair"] = "default"
 
     @property
     def declaration(self) -> Declaration:
@@ -31,7 +31,7 @@ class Rerank:
 
     @property
     def name(self) -> str:
-        """Return the name, such as "rerank", "rerank-quota" or "difference+rerank"."""
+        """Return the name, such as "rerank", "rerank-fair" or "difference+rerank"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:

@@ -162,14 +162,10 @@ class RankShares(EditMethod):
 
     def _refuse_unreachable(self, shares: Mapping[str, float], share_of_all: Tensor) -> None:
         """Reject a target share that exceeds what the group's number of images allows."""
-        most_of_group = {}
-        for (name, share), reachable in zip(
-            shares.items(), (share_of_all / self.fraction).tolist(), strict=True
-        ):
-            # The share cannot be reached even if all of the group's images are top results, since
-            # s top >= pi.
-            if share >= reachable:
-                most_of_group[name] = round(reachable, 3)
+        reachable = (share_of_all / self.fraction).tolist()
+        groups = zip(shares.items(), reachable, strict=True)
+        # These cannot be reached even if all of the group's images are top results: s top >= pi.
+        most_of_group = {name: round(most, 3) for (name, share), most in groups if share >= most}
         if most_of_group:
             raise InvalidInputError(
                 f"shares: too few images of {list(most_of_group)}. With"

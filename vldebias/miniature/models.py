@@ -163,11 +163,10 @@ def _folder(folder: Path | str | None) -> Path:
 def _filled(module: Module, path: Path, prefix: str = "") -> Module:
     """Load weights into a module, with a prefix removed from their names, in eval mode."""
     weights = {name.removeprefix(prefix): tensor for name, tensor in load_weights(path).items()}
-    shapes = dict[str, torch.Size]()
-    for name, tensor in module.state_dict().items():
-        # In older transformers releases, position ids are a buffer that is not saved.
-        if not name.endswith("position_ids"):
-            shapes[name] = tensor.shape
+    # In older transformers releases, position ids are a buffer that is not saved.
+    tensors = module.state_dict()
+    saved = [name for name in tensors if not name.endswith("position_ids")]
+    shapes = {name: tensors[name].shape for name in saved}
     mismatches = sorted(weights.keys() ^ shapes.keys())
     for name, tensor in weights.items():
         if name in shapes and tensor.shape != shapes[name]:

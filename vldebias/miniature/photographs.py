@@ -33,7 +33,7 @@ def read_table() -> list[dict[str, str]]:
     Each row contains the file, the title, the gender ("" unless both readers in `read_labels` saw
     only women, or only men) and the part ("gallery", "reference" or "").
     """
-    return _rows_of("photographs.csv")
+    return read_rows(FOLDER / "photographs.csv")
 
 
 def read_labels() -> list[dict[str, str]]:
@@ -43,11 +43,12 @@ def read_labels() -> list[dict[str, str]]:
     "unclear" or "none". `photographs/README.md` contains the rule. The readers are vision-language
     models, not people.
     """
-    return _rows_of("labels.csv")
+    return read_rows(FOLDER / "labels.csv")
 
 
-def _rows_of(name: str) -> list[dict[str, str]]:
-    with (FOLDER / name).open(newline="", encoding="utf-8") as file:
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Load the rows of a packaged table."""
+    with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

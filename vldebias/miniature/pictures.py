@@ -9,7 +9,6 @@ number and added.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import zlib
 from functools import lru_cache
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vldebias.data import ImageData, Labels
 from vldebias.errors import InvalidInputError, need
+from vldebias.miniature.photographs import read_rows
 from vldebias.miniature.words import COLUMNS, SIZE, WORLDS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def open_world(
     n = number
     rows = slice(first + start, first + start + n)
     clean = _sheet(name)[rows]
-    table = _table(name)[rows]
+    table = read_rows(FOLDER / f"{name}.csv")[rows]
 
     def read(index: int) -> Image.Image:
         # The noise depends on the number within the split, and therefore not on `start`.
@@ -117,11 +117,6 @@ def _sheet(name: str) -> NDArray[np.uint8]:
         tiles = np.asarray(sheet.convert("RGB"))
     # (rows * 64, columns * 64, 3) -> (rows, columns, 64, 64, 3) -> (rows * columns, 64, 64, 3).
     return tiles.reshape(-1, SIZE, SHEET_WIDTH, SIZE, 3).swapaxes(1, 2).reshape(-1, SIZE, SIZE, 3)
-
-
-def _table(name: str) -> list[dict[str, str]]:
-    with (FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)

@@ -438,8 +438,8 @@ class Rowwise(Edit):
     """Replace each embedding with its norm times a function of its unit vector, in float64."""
 
     @abstractmethod
-    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        """Return replacements for unit text or image rows (n, d), or None if they are unchanged."""
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
+        """Return replacements for unit text or image rows (n, d)."""
 
     def __call__(self, z: Tensor, strength: float = 1.0, *, image: bool = False) -> Tensor:
         """Return changed embeddings (..., d) with the shape, dtype and device of `z`.
@@ -450,14 +450,12 @@ class Rowwise(Edit):
             image: whether `z` contains image embeddings.
         """
         self.check_input(z, strength)
-        if strength == 0:
+        if strength == 0 or (self.side == "image" and not image):
             return z
         rows = z.detach().cpu().double().reshape(-1, self.dim)
         # The maps are fitted to rows of norm 1.
         length = rows.norm(dim=1, keepdim=True)
         replacement = self._replacement(rows / length.clamp(min=1e-12), image)
-        if replacement is None:
-            return z
         return rounded(torch.lerp(rows, length * replacement, strength).reshape(z.shape), z)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:

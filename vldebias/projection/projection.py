@@ -484,10 +484,8 @@ def _on_one_device(
 
 def _row_weights(scatters: Sequence[Tensor], lams: Sequence[float]) -> list[float]:
     """Return lam/|S| for pairs (n, 2, d), and lam for rows (n, d), which contain 1/|S|."""
-    weights = []
-    for values, lam in zip(scatters, lams, strict=True):
-        weights.append(lam / len(values) if values.ndim == 3 else lam)
-    return weights
+    pairs = zip(scatters, lams, strict=True)
+    return [lam / len(values) if values.ndim == 3 else lam for values, lam in pairs]
 
 
 def _differences(values: Tensor) -> Tensor:

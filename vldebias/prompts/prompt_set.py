@@ -645,9 +645,8 @@ def _check_mapping(content: Mapping[str, object]) -> None:
     # A field's former name is answered with its new one later.
     called = {new for name in content for new in (name, *RENAMED.get(name, ()))}
     if not fields & called:
-        words = {}
-        for value, text in content.items():
-            words[value] = [text] if isinstance(text, str) else text
+        entries = content.items()
+        words = {value: [text] if isinstance(text, str) else text for value, text in entries}
         raise InvalidInputError(
             f"attribute: got words for the values {', '.join(map(str, content))}; expected a prompt"
             f" set: vldebias.make_prompt_set('custom', {shortened(str(words), 200)},"

@@ -25,6 +25,7 @@ from vldebias.errors import (
     did_you_mean,
     warn,
 )
+from vldebias.measure.resampling import distinct
 from vldebias.reranking.candidates import (
     UNKNOWN,
     Candidates,
@@ -83,10 +84,10 @@ class Groups:
                 f"{where}: got the text {labels!r}; expected a group for each candidate"
             )
         refuse_masked(labels, where)
-        distinct, code_of_row = _factorised(labels)
-        texts = [str(value).strip() for value in distinct]
+        different, code_of_row = _factorised(labels)
+        texts = [str(value).strip() for value in different]
         unknown = set()
-        for text, value in zip(texts, distinct, strict=True):
+        for text, value in zip(texts, different, strict=True):
             is_nan = value != value
             if not text or names_no_group(text) or is_nan:
                 unknown.add(text)
@@ -215,15 +216,8 @@ def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:
     elif hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ndarray) and values.dtype.kind in "iub" and values.size:
-        low = int(values.min())
-        span = int(values.max()) - low + 1
-        # For a small range of integers, counting is faster than sorting.
-        if span <= len(values):
-            places = values.astype(np.intp) - low
-            is_present = np.bincount(places, minlength=span) > 0
-            distinct: list[Hashable] = [*(np.flatnonzero(is_present) + low).tolist()]
-            code_of_place: NDArray[np.intp] = is_present.cumsum() - 1
-            return distinct, code_of_place[places]
+        names, codes = distinct(values.astype(np.int8) if values.dtype == bool else values)
+        return names.tolist(), codes
     try:
         if hasattr(values, "tolist"):
             values = values.tolist()
@@ -254,29 +248,23 @@ def requested_shares(shares: object, codes: NDArray[np.integer], names: Sequence
     Raises:
         InvalidInputError: If a group is unknown, a share is negative, or the sum is not 1.
     """
-    if isinstance(shares, str):
-        if shares == EVEN:
-            return np.full(len(names), 1 / len(names))
-        if shares == POOL:
-            return pool_shares(codes, len(names))
-        raise InvalidInputError(
-            f"shares: got {shares!r}; expected 'pool', 'even' or a mapping from group to share"
-        )
-    if isinstance(shares, Mapping):
-        unknown = [name for name in shares if str(name) not in names]
-        if unknown:
-            hint = did_you_mean(str(unknown[0]), names, "use these names", CLOSE_LABELS)
-            raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
-        # Labels may be numbers, but group names are strings.
-        share_of_name = {str(name): share for name, share in shares.items()}
-        shares = [share_of_name.get(name, 0.0) for name in names]
-    else:
-        # In a list, the order of the groups would be a guess.
+    if isinstance(shares, str) and shares == EVEN:
+        return np.full(len(names), 1 / len(names))
+    if isinstance(shares, str) and shares == POOL:
+        return pool_shares(codes, len(names))
+    # In a list, the order of the groups would be a guess.
+    if not isinstance(shares, Mapping):
         raise InvalidInputError(
             f"shares: got {shares!r}; expected 'pool', 'even' or a mapping from group to share,"
             f" such as {dict.fromkeys(names, round(1 / len(names), 2))}"
         )
-    values = as_floats(shares, "shares")
+    unknown = [name for name in shares if str(name) not in names]
+    if unknown:
+        hint = did_you_mean(str(unknown[0]), names, "use these names", CLOSE_LABELS)
+        raise InvalidInputError(f"shares: got {unknown}; the groups are {list(names)}; {hint}")
+    # Labels may be numbers, but group names are strings.
+    share_of_name = {str(name): share for name, share in shares.items()}
+    values = as_floats([share_of_name.get(name, 0.0) for name in names], "shares")
     sums_to_one = abs(values.sum() - 1) <= 1e-6  # This is False if a share is NaN.
     if values.shape != (len(names),) or values.min() < 0 or not sums_to_one:
         raise InvalidInputError(

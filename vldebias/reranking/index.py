@@ -120,7 +120,8 @@ class IndexGroups:
         g = math.prod(len(attribute.names) for attribute in self.attributes)
         width = self.attributes[0].texts.shape[-1] if self.attributes[0].texts.ndim else 0
         is_between = _is_finite(self.near_shares, (g,)) and np.ptp([0, 1, *self.near_shares]) == 1
-        are_valid = [_are_shares(self.shares, g), is_between]
+        are_shares = _is_finite(self.shares, (g,)) and self.shares.min() >= 0
+        are_valid = [are_shares and abs(self.shares.sum() - 1) <= 1e-6, is_between]
         if self.person is not None:
             # It is the difference between two unit vectors.
             is_direction = _is_finite(self.person, (width,))
@@ -167,9 +168,8 @@ class IndexGroups:
 
         problem = Problem(model, attribute)
         role = problem.host.roles[0]
-        texts = []
-        for prompt_set in problem.attributes:
-            texts.append(problem.zero_shot(prompt_set, role).numpy().astype(np.float64))
+        classifiers = [problem.zero_shot(prompt_set, role) for prompt_set in problem.attributes]
+        texts = [values.numpy().astype(np.float64) for values in classifiers]
         person = _direction_of_people(problem, role, texts, nobody)
         directions = _directions(texts, person)
         parts, samples = [], []
@@ -352,12 +352,6 @@ class IndexGroups:
         if isinstance(stated, str) and re.fullmatch("[0-9]{1,18}", stated):
             stated = int(stated)
         check_format({FORMAT: stated}, file, newest=_FORMAT)
-        if stated == 1:
-            raise InvalidInputError(
-                f"{file}: got format 1, which has shares by probability; expected shares by label:"
-                " fit them again with vldebias.debias_queries(embed, attribute, reference=vectors),"
-                " and save the new queries.index"
-            )
         if header.pop("sha256", "") != _digest(header, tensors):
             raise InvalidInputError(
                 f"{file}: the contents were changed after they were saved; save the file again"
@@ -379,11 +373,13 @@ class IndexGroups:
         if set(tensors) - {"person"} != expected | {"shares", "near_shares"}:
             raise InvalidInputError(
                 f"{file}: got the tensors {shortened(', '.join(sorted(tensors)), 200)}; expected"
-                f" {', '.join(sorted(expected))}, near_shares and shares"
+                f" {', '.join(sorted(expected))}, near_shares and shares; fit the shares again with"
+                " vldebias.debias_queries(embed, attribute, reference=vectors)"
             )
-        attributes = []
-        for i, names in enumerate(read.names):
-            attributes.append(NearestText(names, *(tensors[f"{i}.{part}"] for part in _PARTS)))
+        attributes = (
+            NearestText(names, *(tensors[f"{i}.{part}"] for part in _PARTS))
+            for i, names in enumerate(read.names)
+        )
         loaded = cls(
             tuple(attributes),
             tensors["shares"],
@@ -542,11 +538,6 @@ def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, ro
     images = normalize(torch.from_numpy(rows), dim=1)
     doubt = doubt_about_values(problem, prompt_set, role, images) or ""
     return doubt and (foreign(images, problem, prompt_set, role) or doubt)
-
-
-def _are_shares(values: Floats, g: int) -> bool:
-    """Return whether values are shares (g,) that sum to 1."""
-    return bool(_is_finite(values, (g,)) and values.min() >= 0 and abs(values.sum() - 1) <= 1e-6)
 
 
 def _is_finite(values: Floats, shape: tuple[int, ...]) -> bool:

@@ -110,10 +110,8 @@ def _are_equal(before: list[Tensor], after: list[Tensor]) -> bool:
 
 def _distance(before: list[Tensor], after: list[Tensor]) -> float:
     """Return the Euclidean distance between two lists of tensors."""
-    differences = []
-    for first, second in zip(before, after, strict=True):
-        differences.append((first - second).float().flatten())
-    return float(torch.cat(differences).norm())
+    pairs = zip(before, after, strict=True)
+    return float(torch.cat([(first - second).float().flatten() for first, second in pairs]).norm())
 
 
 @torch.no_grad()

@@ -156,11 +156,9 @@ def _with_choices(suite: Suite, options: Options, only: Sequence[str]) -> tuple[
                 f"{suite.name}: got task {name!r}; expected one of {', '.join(names)};"
                 f" {did_you_mean(name, names)}"
             )
-    tasks = []
-    for task in suite.tasks:
-        if not only or task.name in only:
-            tasks.append(task.with_options(options))
-    return suite.model_copy(update={"tasks": tuple(tasks)}), options
+    chosen = [task for task in suite.tasks if not only or task.name in only]
+    tasks = tuple(task.with_options(options) for task in chosen)
+    return suite.model_copy(update={"tasks": tasks}), options
 
 
 def _result_of(suite: Suite, finished_tasks: Sequence[Finished]) -> Result:

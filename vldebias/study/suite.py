@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -53,10 +54,7 @@ class Suite(Strict):
 
     def texts(self) -> tuple[str, ...]:
         """Return all prompts that an image-text model must embed for the suite."""
-        texts: dict[str, None] = {}
-        for task in self.tasks:
-            texts |= dict.fromkeys(task.texts())
-        return tuple(texts)
+        return tuple(dict.fromkeys(chain(*(task.texts() for task in self.tasks))))
 
 
 def load_suite(name_or_path: str | Path) -> Suite:

@@ -1,12 +1,13 @@
 """List the prompts that a task embeds without importing torch, which the tasks need.
 
-`vldebias eval show SUITE --texts` and the tasks use the same functions, so the command is fast for
+`vldebias eval show SUITE --texts` and the tasks use the same function, so the command is fast for
 users who embed the prompts elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from vldebias.errors import InvalidInputError
@@ -16,31 +17,23 @@ from vldebias.utils.files import packaged, read_yaml
 
 def texts_of_packaged_suite(name: str) -> tuple[str, ...]:
     """Return all prompts that an image-text model must embed for a packaged suite, in order."""
-    functions = {"groups": texts_of_groups, "retrieval": texts_of_retrieval}
-    texts: dict[str, None] = {}
-    for task in read_yaml(packaged("suites")[name])["tasks"]:
-        if task["task"] in functions:
-            texts |= dict.fromkeys(functions[task["task"]](task))
-    return tuple(texts)
+    tasks = read_yaml(packaged("suites")[name])["tasks"]
+    return tuple(dict.fromkeys(chain(*map(texts_of_task, tasks))))
 
 
-def texts_of_groups(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the class prompts, spurious prompts and pairs of a groups task.
+def texts_of_task(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the distinct prompts that an image-text model must embed for a task.
 
-    Args:
-        fields: the fields of the task, as in a suite file or validated.
-    """
-    return tuple(load_prompts(fields["attribute"]).texts)
-
-
-def texts_of_retrieval(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the distinct prompts of a retrieval task: sets, queries and class prompts.
-
-    Captions are not included, because they are part of the data.
+    A groups task embeds the prompts of its set, and a retrieval task those of its sets, the queries
+    and the class prompts. Captions are not included, because they are part of the data.
 
     Args:
         fields: the fields of the task, as in a suite file or validated.
     """
+    if fields["task"] == "groups":
+        return load_prompts(fields["attribute"]).texts
+    if fields["task"] != "retrieval":
+        return ()
     texts: list[str] = []
     for sets in fields["attribute"].values():
         for prompt_set in [sets] if isinstance(sets, str) else sets:

@@ -23,6 +23,7 @@ from vldebias.errors import InvalidInputError, shortened
 from vldebias.measure.rows import TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.split import Data
+from vldebias.study.suite_texts import texts_of_task
 from vldebias.utils.options import Options
 from vldebias.utils.registry import Registry, check_callable
 from vldebias.utils.schema import SEVERAL, Count, Name, Number, Strict, named_by
@@ -182,7 +183,7 @@ class Task(Strict, ABC):
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts that must be embedded by a model or found in an embedding file."""
-        return ()
+        return texts_of_task(dict(self))
 
     def settings(self, measured: Mapping[str, object] | None = None) -> dict[str, object]:
         """Return the settings for a `TaskProvenance`.

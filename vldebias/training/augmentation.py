@@ -115,20 +115,12 @@ def _uniform(low: float, high: float, generator: torch.Generator) -> float:
 
 
 @torch.no_grad()
-def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
-    """Return the index (b,) of the row that is most similar to each row by cosine.
-
-    Args:
-        features: image features (b, d).
-        source: (b,) integers, the image that each row shows. If given, other rows with the same
-            image are excluded too.
-    """
+def most_similar(features: Tensor) -> Tensor:
+    """Return the index (b,) of the row that is most similar to each row (b, d) by cosine."""
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
         # Cosines between all pairs of rows, (b, b).
         cosines = (rows @ rows.T).fill_diagonal_(-torch.inf)
-        if source is not None:
-            cosines[source[:, None] == source] = -torch.inf
         return cosines.argmax(dim=1)
 
 

@@ -89,10 +89,9 @@ def conclusions_of_training(
             changes[name] = measured
     conclusions = []
     for name, conclusion in changes.items():
-        costs = []
-        for cost_name, cost in changes.items():
-            if cost_name != name and cost.verdict == "worse":
-                costs.append(paid(cost.measure, cost.before, cost.after, cost.change))
+        paying = [cost for cost in changes.values() if cost.metric != name]
+        worse = [cost for cost in paying if cost.verdict == "worse"]
+        costs = [paid(cost.measure, cost.before, cost.after, cost.change) for cost in worse]
         conclusion = conclusion.model_copy(update={"cost": "; ".join(costs)})
         conclusions.append(conclusion.model_copy(update={"sentence": worded(conclusion)}))
     return conclusions

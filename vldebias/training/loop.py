@@ -16,6 +16,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -194,36 +195,28 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@dataclass
 class Run:
     """State of a training run: what `fit` changes in each step and stores in the checkpoint."""
 
-    def __init__(
-        self,
-        trainee: Trainee,
-        settings: LoopSettings,
-        accelerator: Accelerator,
-        folder: Path | None,
-        identity: Mapping[str, object],
-        steps: int,
-    ) -> None:
-        self.trainee = trainee
-        self.settings = settings
-        self.accelerator = accelerator
-        self.folder = folder
-        self.steps = steps
+    trainee: Trainee
+    settings: LoopSettings
+    accelerator: Accelerator
+    folder: Path | None
+    identity: Mapping[str, object]
+    steps: int
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         # Normalise the values through JSON as in checkpoints, which turns tuples into lists and
         # paths into strings.
-        values = {**identity, "steps": steps}
-        self.identity: dict[str, object] = json.loads(json.dumps(values, default=str))
-        self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
+        values = {**self.identity, "steps": self.steps}
+        self.identity = json.loads(json.dumps(values, default=str))
+        named = self.trainee.named_parameters()
+        self.learning = {name: parameter for name, parameter in named if parameter.requires_grad}
         # Do not apply weight decay to biases, norm gains and temperatures.
-        matrices = []
-        vectors = []
-        for parameter in self.learning.values():
-            if parameter.ndim > 1:
-                matrices.append(parameter)
-            else:
-                vectors.append(parameter)
+        matrices = [parameter for parameter in self.learning.values() if parameter.ndim > 1]
+        vectors = [parameter for parameter in self.learning.values() if parameter.ndim <= 1]
         groups = []
         if matrices:
             groups.append({"params": matrices, "weight_decay": settings.weight_decay})
@@ -232,10 +225,10 @@ class Run:
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
         # Only prepare the module, because the run handles precision itself (see
         # `make_accelerator`).
-        self.module: nn.Module = accelerator.prepare(trainee)
+        self.module: nn.Module = self.accelerator.prepare(self.trainee)
         self.precision = settings.precision or "no"
         self.scaler = torch.amp.GradScaler(
-            accelerator.device.type, enabled=self.precision == "fp16"
+            self.accelerator.device.type, enabled=self.precision == "fp16"
         )
         self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
         self.history: list[Entry] = []
@@ -357,10 +350,9 @@ class Run:
         # The loss's own parameters, such as the temperature, get a gradient too.
         gradients = torch.autograd.grad(loss, [*features.values(), *parameters])
         sizes = [len(batch) for batch in micro_batches]
-        gradients_of_name = {}
         # The feature gradients come first, followed by the parameter gradients.
-        for name, gradient in zip(features, gradients, strict=False):
-            gradients_of_name[name] = gradient.split(sizes)
+        pairs = zip(features, gradients, strict=False)
+        gradients_of_name = {name: gradient.split(sizes) for name, gradient in pairs}
 
         # Then run every micro-batch again and backpropagate <features, gradient>. By the chain
         # rule, this gives the gradient of the loss.
@@ -392,10 +384,9 @@ class Run:
             ):
                 # Call the wrapped module, so that buffers and precision match the second pass.
                 parts.append(self.module(batch, features=True))
-        features = {}
-        for name in parts[0]:
-            features[name] = torch.cat([part[name] for part in parts]).requires_grad_()
-        return features
+        return {
+            name: torch.cat([part[name] for part in parts]).requires_grad_() for name in parts[0]
+        }
 
     @contextmanager
     def _seeded_pass(self, step: int, number: int, *, is_last: bool) -> Iterator[None]:
@@ -427,11 +418,8 @@ class Run:
         """Return the tensors to store in a checkpoint: trained parameters and buffers."""
         # Frozen weights are loaded with the model, and non-persistent buffers are recomputed.
         persistent = set(self.trainee.state_dict())
-        tensors: dict[str, Tensor] = {}
-        for name, buffer in self.trainee.named_buffers():
-            if name in persistent:
-                tensors[name] = buffer
-        return tensors | self.learning
+        buffers = self.trainee.named_buffers()
+        return {name: buffer for name, buffer in buffers if name in persistent} | self.learning
 
     def save(self, step: int) -> None:
         """Write the state after `step` steps."""
@@ -504,10 +492,8 @@ class Run:
 
 def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return the sum of all products of tensors and their gradients, or 0 without tensors."""
-    total = torch.zeros(())
-    for tensor, gradient in zip(tensors, gradients, strict=True):
-        total = total.to(tensor.device) + (tensor * gradient).sum()
-    return total
+    pairs = zip(tensors, gradients, strict=True)
+    return sum(((tensor * gradient).sum() for tensor, gradient in pairs), torch.zeros(()))
 
 
 def read_state(path: Path) -> Checkpoint | None:

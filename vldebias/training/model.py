@@ -266,10 +266,8 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
         model: the model with adapters.
         weights: the state dict of the model.
     """
-    plain = {}
-    for name, tensor in weights.items():
-        if ".lora_" not in name:
-            plain[name.replace(".base_layer.", ".")] = tensor
+    kept = {name: tensor for name, tensor in weights.items() if ".lora_" not in name}
+    plain = {name.replace(".base_layer.", "."): tensor for name, tensor in kept.items()}
     for name, first in weights.items():
         layer, is_adapter, _ = name.partition(f".lora_A.{_NAME}.weight")
         # peft stores A (rank, in) and B (out, rank) next to the weight they modify.

@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data.dataset import ImageData, check_lengths
+from vldebias.data.dataset import ImageData
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.reading import reading
 from vldebias.measure.rankings import first_hits
 from vldebias.projection.edit import Edit
-from vldebias.prompts import fill
-from vldebias.training.pairs import open_images
+from vldebias.training.pairs import all_captions, open_images, texts_of_classes
 from vldebias.training.settings import TrainSettings
 from vldebias.utils.pictures import why_unreadable
 
@@ -65,7 +64,6 @@ def pixel_batches(
     read: Callable[[int], Image.Image],
     prepare: Callable[[Image.Image], Tensor],
     *,
-    batch_size: int = BATCH,
     workers: int,
     skipped: dict[int, str],
 ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -75,7 +73,6 @@ def pixel_batches(
         rows: rows to load.
         read: function that loads the image in a row, or raises OSError.
         prepare: function that converts an image to pixels (3, h, w).
-        batch_size: number of images per batch.
         workers: number of threads.
         skipped: dictionary to which the reason for each unreadable image is added by row.
     """
@@ -89,12 +86,12 @@ def pixel_batches(
 
     batch_rows: list[int] = []
     batch_pixels: list[Tensor] = []
-    for row, pixels in prefetch(rows, load, workers, 2 * batch_size):
+    for row, pixels in prefetch(rows, load, workers, 2 * BATCH):
         if pixels is None:
             continue
         batch_rows.append(row)
         batch_pixels.append(pixels)
-        if len(batch_rows) == batch_size:
+        if len(batch_rows) == BATCH:
             yield torch.tensor(batch_rows), torch.stack(batch_pixels)
             # Free the memory of this batch before the next one is loaded.
             batch_rows.clear()
@@ -147,16 +144,6 @@ class Monitor:
         if labels is None and not queries:
             raise InvalidInputError(
                 "held-out data: expected captions, or labels with class_texts; got neither"
-            )
-        check_lengths(
-            "held-out data",
-            len(images),
-            {"captions": captions or None, "labels": labels, "groups": groups},
-        )
-        if labels is not None and bool((labels >= len(class_texts)).any()):
-            raise InvalidInputError(
-                f"held-out data: expected a text for each class (class_texts), got"
-                f" {len(class_texts)} for labels up to {int(labels.max())}"
             )
         if groups is not None and not bool((groups >= 0).any()):
             raise InvalidInputError("held-out data: no image has a known group; omit groups")
@@ -221,18 +208,12 @@ class Monitor:
         if label is not None:
             classes = data.column(label)
             labels = torch.from_numpy(classes.codes)
-            # Class names are often folder names, such as "ice_cream".
-            names = [name.replace("_", " ") for name in classes.names]
-            class_texts = [fill(template, **{"": name}) for name in names]
+            class_texts = texts_of_classes(template, classes.names)
         if group is not None:
             groups = torch.from_numpy(data.column(group).codes)
-        captions: Sequence[str | Sequence[str]] = data.captions
-        if data.more_captions:
-            both = zip(data.captions, data.more_captions, strict=True)
-            captions = [(first, *further) for first, further in both]
         return cls(
             torch.cat(parts),
-            captions=captions,
+            captions=all_captions(data),
             labels=labels,
             class_texts=class_texts,
             groups=groups,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, Required, Self, TypedDict
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 from vldebias import losses
@@ -20,24 +19,6 @@ from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings, refuse_unread
 
 _LEAST_WEIGHT = 1e-3  # mean weight below which a batch counts less, because no caption is right
-
-
-class _LossModule(Protocol):
-    """Interface of loss modules used in training, which `Loss.load_module` checks."""
-
-    temperature: float | nn.Module
-
-    def schedule(self, settings: BaseModel, step: int, steps: int) -> None: ...
-
-    def __call__(self, first: Tensor, second: Tensor, *values: object) -> Tensor: ...
-
-
-class _Parts(TypedDict, total=False):
-    """Batch features, passed to `Objective` as arguments."""
-
-    first: Required[Tensor]
-    second: Required[Tensor]
-    further_features: Tensor
 
 
 class Objective(nn.Module):
@@ -109,7 +90,7 @@ class Objective(nn.Module):
         if self.is_per_pair:
             options["reduction"] = "none"
         module: Any = self.declaration.load_module()
-        self.loss: _LossModule = module.from_settings(self.loss_settings, **options)
+        self.loss: Any = module.from_settings(self.loss_settings, **options)
         learned_bias = getattr(self.loss, "bias", None)
         if bias is not None and isinstance(learned_bias, nn.Parameter):
             with torch.no_grad():
@@ -213,25 +194,14 @@ class Trainee(nn.Module):
         objective: the loss.
         fourier: alpha for mixing image amplitudes (SSA-CLR, Tran et al., 2023, section 4.3). 0.2 is
             best in the paper's Table 3. If 0, images are not mixed.
-        partner: which image to mix with. "any" uses the most similar image in the batch, as in the
-            paper. With two views, this is usually the other view of the same image. "other" uses
-            the most similar view of a different image.
     """
 
-    def __init__(
-        self,
-        towers: Towers,
-        objective: Objective,
-        *,
-        fourier: float = 0.0,
-        partner: Literal["any", "other"] = "any",
-    ) -> None:
+    def __init__(self, towers: Towers, objective: Objective, *, fourier: float = 0.0) -> None:
         super().__init__()
         self.model = towers.model
         self.objective = objective
         self.towers = towers
         self.fourier = fourier
-        self.partner = partner
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode, except for modules whose weights are all frozen."""
@@ -261,14 +231,14 @@ class Trainee(nn.Module):
             views += batch.more_views.unbind(1)
         images = torch.cat(views)
         if self.fourier:
-            images = self._mixed(images, views=len(views))
+            images = self._mixed(images)
         # Encode all views (v b, 3, h, w) in one pass, so that batch norms see them together.
         features_of_views = unit(self.towers.image(images)).chunk(len(views))
         if batch.views is None:
             second = unit(self.text_features(batch.texts))
         else:
             second = features_of_views[1]
-        parts: _Parts = {"first": features_of_views[0], "second": second}
+        parts = {"first": features_of_views[0], "second": second}
         if batch.more_views is not None:
             parts["further_features"] = torch.stack(features_of_views[contrasted:], dim=1)
         if features:
@@ -287,7 +257,7 @@ class Trainee(nn.Module):
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
-    def _mixed(self, images: Tensor, views: int) -> Tensor:
+    def _mixed(self, images: Tensor) -> Tensor:
         """Mix each image's amplitudes with its partner's, with a weight of up to `fourier`.
 
         Pixels are mixed in the range [0, 1], because the phase of normalised pixels would include
@@ -295,17 +265,12 @@ class Trainee(nn.Module):
         """
         mean = images.new_tensor(self.towers.mean)[:, None, None]
         std = images.new_tensor(self.towers.std)[:, None, None]
-        source = None
-        if self.partner == "other":
-            numbers = torch.arange(len(images) // views, device=images.device)
-            # Views are concatenated batch by batch, so the views of image i are at i, b + i, ...
-            source = numbers.repeat(views)
         # This pass only finds partners, so it must not compute gradients or update statistics.
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
             # Use the CPU generator, so that all devices get the same numbers.
             weight = self.fourier * torch.rand(len(images)).to(images.device)
-            partner = most_similar(features, source)
+            partner = most_similar(features)
             return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 

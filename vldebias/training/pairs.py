@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -190,16 +190,29 @@ def _captions(
         InvalidInputError: If the data have no captions.
     """
     if settings.caption_template is not None and labels is not None:
-        # Class names are often folder names, such as "ice_cream".
-        names = [name.replace("_", " ") for name in labels.names]
-        texts = [fill(settings.caption_template, **{"": name}) for name in names]
-        texts.append("")  # For unknown labels (-1).
+        texts = [*texts_of_classes(settings.caption_template, labels.names), ""]  # "" if unknown
         return tuple((texts[code],) for code in labels.codes)
     if not data.captions:
         raise InvalidInputError(f"{data.name}: expected captions, got none. {CAPTIONS_WANTED}")
+    return all_captions(data)
+
+
+def texts_of_classes(template: str, names: Sequence[str]) -> list[str]:
+    """Return the text for each class.
+
+    Args:
+        template: a text with the slot {}.
+        names: names of the classes.
+    """
+    # Class names are often folder names, such as "ice_cream".
+    return [fill(template, **{"": name.replace("_", " ")}) for name in names]
+
+
+def all_captions(data: ImageData) -> tuple[tuple[str, ...], ...]:
+    """Return the captions of each image, or an empty tuple for data without captions."""
     if not data.more_captions:
         return tuple((caption,) for caption in data.captions)
-    both = zip(data.captions, data.more_captions, strict=False)
+    both = zip(data.captions, data.more_captions, strict=True)
     return tuple((first, *further) for first, further in both)
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -158,6 +159,7 @@ def train_model(
     return dict(outcome)
 
 
+@dataclass
 class _Run:
     """One training run, with everything that is loaded for it.
 
@@ -168,25 +170,20 @@ class _Run:
         progress: where to report progress.
     """
 
+    settings: TrainSettings
+    folder: Path
+    accelerator: Accelerator
+    progress: Progress
     starting_scores: StartingScores | None = None
     held_out: HeldOutScores | None = None
     note: str = ""  # sentence about the weights that were saved
 
-    def __init__(
-        self,
-        settings: TrainSettings,
-        folder: Path,
-        accelerator: Accelerator,
-        progress: Progress,
-    ) -> None:
-        self.settings = settings
-        self.folder = folder
-        self.accelerator = accelerator
-        self.progress = progress
+    def __post_init__(self) -> None:
+        settings = self.settings
         self.towers = make_towers(settings)
         # Check before the first step that the results can be written after the last one.
         check_savable(self.towers, name=settings.model)
-        refuse_foreign(folder / MODEL)
+        refuse_foreign(self.folder / MODEL)
         if settings.debias is not None:
             load_prompts(settings.debias)
         self.data = open_images(settings)
@@ -517,6 +514,7 @@ def _warn_of_fall(fall: Fall, steps: int) -> None:
     )
 
 
+@dataclass
 class _StepReport:
     """Report steps in the progress bar, to the trackers, and as lines with scores.
 
@@ -524,21 +522,12 @@ class _StepReport:
     its initial score. All scores are in the history, and the final ones are printed at the end.
     """
 
-    def __init__(
-        self,
-        settings: TrainSettings,
-        accelerator: Accelerator,
-        progress: Progress,
-        advance: Callable[..., None],
-    ) -> None:
-        self.settings = settings
-        self.accelerator = accelerator
-        self.progress = progress
-        self.advance = advance
-        console = progress.console
-        self.is_log = not (console.is_terminal or console.is_jupyter)
-        self.printed = time.monotonic()
-        self.was_below_start = False
+    settings: TrainSettings
+    accelerator: Accelerator
+    progress: Progress
+    advance: Callable[..., None]
+    printed: float = field(default_factory=time.monotonic)
+    was_below_start: bool = False
 
     def __call__(self, entry: Entry, steps: int) -> None:
         """Report the entry for one of `steps` steps."""
@@ -554,7 +543,9 @@ class _StepReport:
         is_below_start = bool(entry.get("below_start"))
         has_fallen = is_below_start and not self.was_below_start
         self.was_below_start = is_below_start
-        if self.is_log and not has_fallen and time.monotonic() - self.printed < _LINE_EVERY:
+        console = self.progress.console
+        is_log = not (console.is_terminal or console.is_jupyter)
+        if is_log and not has_fallen and time.monotonic() - self.printed < _LINE_EVERY:
             return
         self.printed = time.monotonic()
         name = shown[0]

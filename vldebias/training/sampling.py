@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,7 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed % 2**63)
 
 
+@dataclass
 class Sampler:
     """Select the rows of each micro-batch for one of `world` processes.
 
@@ -49,21 +51,21 @@ class Sampler:
         world: number of processes.
     """
 
-    def __init__(
-        self, items: int, batch_size: int, seed: int = 0, rank: int = 0, world: int = 1
-    ) -> None:
-        self.items = items
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank = rank
-        self.world = world
-        self.joint_size = batch_size * world
-        if items < self.joint_size:
+    items: int
+    batch_size: int
+    seed: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        self.joint_size = self.batch_size * self.world
+        if self.items < self.joint_size:
             raise InvalidInputError(
-                f"the data has {items} rows, fewer than the {self.joint_size} of one batch"
-                f" ({batch_size} per process, {world} processes); lower batch_size or use more data"
+                f"the data has {self.items} rows, fewer than the {self.joint_size} of one batch"
+                f" ({self.batch_size} per process, {self.world} processes); lower batch_size or use"
+                " more data"
             )
-        self.per_epoch = items // self.joint_size
+        self.per_epoch = self.items // self.joint_size
 
     @staticmethod
     @lru_cache(maxsize=2)  # The current epoch, and the next one for reading ahead.

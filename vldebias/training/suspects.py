@@ -22,7 +22,7 @@ from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.classification import auroc
 from vldebias.report.table import number
-from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
+from vldebias.training.monitor import image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs
 from vldebias.training.sampling import numpy_generator
 from vldebias.utils.arrays import Floats, Mask
@@ -50,7 +50,6 @@ def positive_scores(
     towers: Towers,
     pairs: Pairs,
     *,
-    batch_size: int = BATCH,
     workers: int = 4,
     progress: Progress = SILENT,
 ) -> NDArray[np.float32]:
@@ -59,7 +58,6 @@ def positive_scores(
     Args:
         towers: the model.
         pairs: images with captions.
-        batch_size: number of images encoded at once.
         workers: number of threads that load images.
         progress: where to report progress.
     """
@@ -73,7 +71,6 @@ def positive_scores(
         range(pairs.items),
         pairs.read,
         towers.prepare,
-        batch_size=batch_size,
         workers=workers,
         skipped=skipped,
     )

@@ -70,9 +70,7 @@ class TwoTowers(Rowwise):
         shift = torch.stack([tower[2] for tower in towers])
         return cls(left_factor, right_factor, shift, side)
 
-    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        if self.side == "image" and not image:
-            return None
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         tower = int(image)
         # Use two thin products, as in `CalibratedProjection`, because the rank is far below d.
         removed = (unit @ self.right[tower].T) @ self.left[tower]

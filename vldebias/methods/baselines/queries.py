@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,10 +50,7 @@ class HalfWay(Rowwise):
     side: str = "both"
     provenance: Provenance = field(default_factory=lambda: Provenance("lian"))
 
-    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        tower = "image" if image else "text"
-        if self.side not in (tower, "both"):
-            return None
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         biased = (unit @ self.basis) @ self.basis.T
         rest = unit - biased
         b = biased.norm(dim=1, keepdim=True)
@@ -72,22 +69,13 @@ class Lian(EditMethod):
 
     The authors use a language model to paraphrase each group's text for each class in a
     classification. Here the set's text is used instead, the same for all classes.
-
-    Args:
-        side: "text", "image" or "both"; the authors recommend "both".
     """
 
     declaration = DECLARED["lian"]
 
-    def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
-        declaration = DECLARED["lian"]
-        title = declaration.title if side == "both" else f"{declaration.title}, {side}s alone"
-        self.declaration = replace(declaration, side=side, title=title)
-
     def fit(self, problem: Problem, role: str) -> Edit:
         basis = span_of(value_differences(problem, role))
-        side = "text" if problem.host.generative else self.declaration.side
-        return HalfWay(basis, side)
+        return HalfWay(basis, "text" if problem.host.generative else "both")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -18,6 +18,7 @@ from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.projection.edit import Edit, Rewording
 from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet
+from vldebias.prompts.prompt_set import append_word
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
 # Nouns for an image, to which the attribute does not apply.
@@ -51,21 +52,8 @@ def rewrite_prompt(prompt: str, words: str) -> str:
         return f"{text}, {words}{stop}"
     # In "A photo of a doctor", the first article belongs to the image, so use the last one.
     place = places[-1]
-    article = _article(place[1], words)
-    return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
-
-
-def _article(written: str, words: str) -> str:
-    """Return the article to use before `words` instead of the original one.
-
-    "the" and an upper-case first letter are preserved.
-    """
-    if written.lower() == "the":
-        return written
-    article = "an" if words[0].lower() in "aeiou" else "a"
-    if written[0].isupper():
-        return article.capitalize()
-    return article
+    start = append_word(f"{text[: place.start()]}{place[1]} ", words)
+    return f"{start} {text[place.end() :]}{stop}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -50,9 +50,7 @@ class Translation(Rowwise):
     side: str = "image"
     provenance: Provenance = field(default_factory=lambda: Provenance("tie"))
 
-    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        if not image:
-            return None
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         nearest = zero_shot(unit, self.directions)
         return unit - self.lengths[nearest, None] * self.directions[nearest]
 
@@ -123,9 +121,7 @@ class BestTemplate(Rowwise):
     side: str = "image"
     provenance: Provenance = field(default_factory=lambda: Provenance("sage"))
 
-    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        if not image:
-            return None
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         scores = torch.einsum("nd,tcd->ntc", unit, self.templates)
         best = (scores.amax(2) - scores.amin(2)).argmax(1)
         chosen = scores[torch.arange(len(unit)), best]
@@ -237,9 +233,7 @@ class DensityScores(Rowwise):
     side: str = "image"
     provenance: Provenance = field(default_factory=lambda: Provenance("dat"))
 
-    def _replacement(self, unit: Tensor, image: bool) -> Tensor | None:
-        if not image:
-            return None
+    def _replacement(self, unit: Tensor, image: bool) -> Tensor:
         scores = unit @ self.stated.T
         for group in range(len(self.stated)):
             sparsity = outlier_factors(unit, self.images[self.codes == group], self.near)

@@ -176,9 +176,8 @@ class GeneratedRows:
         units = images.unit.unique()
         names = images.drop_duplicates("unit").concept.tolist()
         # method -> (prompts, values + 1)
-        counts = {}
-        for method in images.variant.unique():
-            counts[method] = counted.loc[method].reindex(units).to_numpy()
+        methods = images.variant.unique()
+        counts = {method: counted.loc[method].reindex(units).to_numpy() for method in methods}
         if is_written:
             subset = f"{self.noun}, as people write them"
             prompts = [f"{name}, as people write it" for name in names]
@@ -228,9 +227,8 @@ class GeneratedRows:
         order = np.argsort(counts[NONE][:, 0], kind="stable")
         places = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
         chosen = order[places]
-        rows_of_cell = {}
-        for cell, members in images.groupby(["variant", "unit"]):
-            rows_of_cell[cell] = list(members.index[:COLUMNS])
+        cells = images.groupby(["variant", "unit"])
+        rows_of_cell = {cell: list(members.index[:COLUMNS]) for cell, members in cells}
         pictures = {}
         for method in counts:
             pictures[method] = [self._read(rows_of_cell[method, units[place]]) for place in chosen]

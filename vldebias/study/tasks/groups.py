@@ -43,7 +43,6 @@ from vldebias.prompts import PromptSet
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
 from vldebias.study.inputs import Inputs
 from vldebias.study.split import Data
-from vldebias.study.suite_texts import texts_of_groups
 from vldebias.study.task import AttributeField, register_task
 from vldebias.study.tasks.examples import Examples, Predictor
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -230,10 +229,6 @@ class GroupsTask(ImageTask):
         ):
             task = self.model_copy(update={"lams": ()})
         return super(GroupsTask, task).with_options(options)
-
-    def texts(self) -> tuple[str, ...]:
-        """Return the class prompts, spurious prompts and pairs."""
-        return texts_of_groups(dict(self))
 
     def measure(
         self,
@@ -473,9 +468,7 @@ class GroupsTask(ImageTask):
             for key, products in images.products(rows).items():
                 scores[key] = products.numpy()
 
-        right: dict[Key, Mask] = {}
-        for key in edit_of_key:
-            right[key] = scores[key].argmax(1) == tested.target
+        right = {key: scores[key].argmax(1) == tested.target for key in edit_of_key}
         doubt_space(tested.units, texts, self.attribute.texts)
         doubt_chance(
             scores[BARE].argmax(1),
@@ -485,10 +478,8 @@ class GroupsTask(ImageTask):
         )
         if len(classes) != 2:
             return right, {}
-        margins = {}
-        for method, lam in edit_of_key:
-            if lam is None:
-                margins[method] = np.diff(scores[method, lam])[:, 0]
+        methods = [method for method, lam in edit_of_key if lam is None]
+        margins = {method: np.diff(scores[method, None])[:, 0] for method in methods}
         # Biased scores often rank images well, but their threshold is poor. Moving the threshold to
         # the median requires neither edits nor labels, and is the simplest baseline for an edit.
         is_second = margins[NONE] > np.median(margins[NONE])
@@ -601,10 +592,8 @@ class GroupsTask(ImageTask):
         `cosine_spread` over values. It is empty if no spurious prompt states a value.
         """
         prompt_set = self.attribute
-        texts_of_value = {}
-        for value, group in prompt_set.by_value(prompt_set.spurious).items():
-            if group:
-                texts_of_value[value] = group
+        groups = prompt_set.by_value(prompt_set.spurious)
+        texts_of_value = {value: group for value, group in groups.items() if group}
         if not texts_of_value:
             return []
         update = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -50,6 +50,7 @@ class Search(Rerank):
         )
 
 
+@dataclass
 class Rankings:
     """Rank images by cosine similarity, with queries and images as edited by each method.
 
@@ -63,14 +64,11 @@ class Rankings:
             their order.
     """
 
-    def __init__(
-        self, queries: Mapping[str, Tensor], images: Mapping[str, UnitRows], known: Mask
-    ) -> None:
-        self.queries = queries
-        self.images = images
-        self.known = known
-        self.reranked: dict[str, Rows] = {}
-        self.labels: dict[str, list[NDArray[np.integer] | None]] = {}
+    queries: Mapping[str, Tensor]
+    images: Mapping[str, UnitRows]
+    known: Mask
+    reranked: dict[str, Rows] = field(default_factory=dict)
+    labels: dict[str, list[NDArray[np.integer] | None]] = field(default_factory=dict)
 
     def known_images(self, method: str) -> UnitRows:
         """Return the images with a known group, as edited by a method."""

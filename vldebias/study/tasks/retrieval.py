@@ -39,7 +39,7 @@ from vldebias.projection.edit import Edit
 from vldebias.prompts import StatedWords
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
-from vldebias.study.suite_texts import read_queries, texts_of_retrieval
+from vldebias.study.suite_texts import read_queries
 from vldebias.study.task import AttributeFields, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
@@ -140,10 +140,6 @@ class RetrievalTask(ImageTask):
         # the gallery.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
         return cls.build({**defaults, **settings, "attribute": sets})
-
-    def texts(self) -> tuple[str, ...]:
-        """Return the prompts in all sets, the queries and the class prompts."""
-        return texts_of_retrieval(dict(self))
 
     def measure(
         self,
@@ -333,10 +329,8 @@ class RetrievalTask(ImageTask):
             columns: the attribute's own columns, which are not used for precision.
             n: number of queries and images.
         """
-        other_columns = {}
-        for column in images.labels:
-            if column not in columns:
-                other_columns[column] = images.labels[column][rankings.known]
+        remaining = [column for column in images.labels if column not in columns]
+        other_columns = {column: images.labels[column][rankings.known] for column in remaining}
         column_of_precision, relevant = relevance(other_columns, self.queries)
         result.provenance.settings["column of precision"] = column_of_precision
         # method -> metric -> (q, 1 + resamples), first for the gallery, then for its resamples
@@ -358,9 +352,9 @@ class RetrievalTask(ImageTask):
         model_skew = float(skews[NONE][metric][:, 0].mean())
         gallery.warn_if_uneven(self.k[0], model_skew, float(chance[metric].mean()))
         # Query cosines do not depend on the images, so they are exact.
-        cosines = {}
-        for method, rows in rankings.queries.items():
-            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
+        unedited = rankings.queries[NONE]
+        queries = rankings.queries.items()
+        cosines = {method: (unedited * rows).sum(dim=1).numpy() for method, rows in queries}
         self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
 
         # For individual queries, images are resampled even if means are resampled over queries.

@@ -71,10 +71,7 @@ class Variant(Strict):
     @model_validator(mode="after")
     def _check_method(self) -> Variant:
         if PIPELINES not in get_method(self.method).declaration.hosts:
-            expected = []
-            for name, method in METHODS.items():
-                if PIPELINES in method.declaration.hosts:
-                    expected.append(name)
+            expected = [name for name in METHODS if PIPELINES in METHODS[name].declaration.hosts]
             raise ValueError(
                 f"method {self.method!r} does not support pipelines; expected one of"
                 f" {', '.join(expected)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -235,13 +235,8 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
             f"{file}: expected COCO's captions (images with id and file_name, annotations with"
             f" image_id and caption), got the keys {sorted(content)[:8]}"
         ) from None
-    pairs = []
-    unknown = []
-    for number, text in captions:
-        if number in name_of_image:
-            pairs.append((name_of_image[number], text))
-        else:
-            unknown.append(number)
+    pairs = [(name_of_image[image], text) for image, text in captions if image in name_of_image]
+    unknown = [image for image, _ in captions if image not in name_of_image]
     if unknown:
         warn(
             f"{file}: {len(unknown)} of {len(captions)} captions refer to images that are not"
@@ -265,7 +260,14 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     top_folders = {PurePosixPath(image).parts[0] for image in text_of_image}
     splits = top_folders & set(chain.from_iterable(ALIASES.values()))
     if splits and wanted != "all":
-        text_of_image = _texts_of_split(path, text_of_image, splits, wanted)
+        names = ALIASES.get(wanted, (wanted,))
+        if splits.isdisjoint(names):
+            raise InvalidInputError(
+                f"{path}: expected split {' or '.join(sorted(splits))} or all, got {wanted!r}"
+            )
+        for image in list(text_of_image):
+            if PurePosixPath(image).parts[0] not in names:
+                del text_of_image[image]
     if not splits and wanted not in ("all", "train"):
         raise InvalidInputError(
             f"{path}: expected a folder for split {split!r}; without such a folder, all images are"
@@ -306,14 +308,12 @@ def _captions_in(
     texts = decoded_texts([(path / file).read_bytes() for file in files], str(path), encoding)
     captions: list[str] = []
     further: list[tuple[str, ...]] = []
-    several: list[str] = []
-    for file, text in zip(files, texts, strict=True):
+    for text in texts:
         # Each line is a caption, as in sd-scripts with --enable_wildcard.
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         captions.append(lines[0] if lines else "")
         further.append(tuple(lines[1:]))
-        if len(lines) > 1:
-            several.append(file)
+    several = [file for file, more in zip(files, further, strict=True) if more]
     if several:
         warn(
             f"{path}: {len(several)} of {len(texts)} text files have several lines, such as"
@@ -321,29 +321,3 @@ def _captions_in(
             SuspectInputWarning,
         )
     return captions, further
-
-
-def _texts_of_split(
-    path: Path, text_of_image: Mapping[str, str], splits: Collection[str], wanted: str
-) -> dict[str, str]:
-    """Return the text files for a split's images.
-
-    Args:
-        path: folder of the images and text files.
-        text_of_image: image -> text file.
-        splits: folders treated as splits.
-        wanted: the split, by any of its names.
-
-    Raises:
-        InvalidInputError: If the split does not exist.
-    """
-    names = ALIASES.get(wanted, (wanted,))
-    if not set(splits) & set(names):
-        raise InvalidInputError(
-            f"{path}: expected split {' or '.join(sorted(splits))} or all, got {wanted!r}"
-        )
-    selected = {}
-    for image, text in text_of_image.items():
-        if PurePosixPath(image).parts[0] in names:
-            selected[image] = text
-    return selected

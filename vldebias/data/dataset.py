@@ -72,13 +72,10 @@ class Columns:
         """Return the indices of the selected rows, and their field values by field name."""
         # Convert slices, masks and negative indices to positions 0 .. n - 1.
         index = np.arange(len(self))[indices_of(rows)]
-        captions: tuple[str, ...] = ()
-        if self.captions:
-            captions = tuple(self.captions[i] for i in index)
         columns = {
             "ids": tuple(self.ids[i] for i in index),
             "labels": {column: labels[index] for column, labels in self.labels.items()},
-            "captions": captions,
+            "captions": tuple(self.captions[i] for i in index) if self.captions else (),
         }
         return index, columns
 
@@ -380,9 +377,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
             return error.strerror or str(error)
         return ""
 
-    display = SILENT
-    if progress:
-        display = Progress()
+    display = Progress() if progress else SILENT
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
         # Pillow's decoders release the GIL, so threads decode in parallel.

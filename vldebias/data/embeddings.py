@@ -139,10 +139,7 @@ class Embeddings(Columns):
             ) from None
         refuse_text("ids", ids)
         refuse_text("captions", captions)
-        if ids is None:
-            names: Sequence[str] = _numbers(rows)
-        else:
-            names = tuple(map(str, ids))
+        names = _numbers(rows) if ids is None else tuple(map(str, ids))
         columns = {}
         for name, values in (labels or {}).items():
             columns[name] = _column(f"labels[{name!r}]", values)
@@ -202,9 +199,7 @@ class Embeddings(Columns):
 def _numbers(features: Any) -> RowNumbers:
     """Return row numbers, which serve as the names of unnamed rows."""
     # A scalar has no rows; it raises an error later.
-    if not features.ndim:
-        return RowNumbers(0)
-    return RowNumbers(len(features))
+    return RowNumbers(len(features) if features.ndim else 0)
 
 
 def _column(source: str, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
@@ -244,9 +239,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         facts = {**_facts(fields), "file": str(path)}
         if ignored:
             facts["ignored"] = ignored
-        ids: Sequence[str] = _numbers(fields["features"])
-        if "ids" in fields:
-            ids = _strings(fields, "ids")
+        ids = _strings(fields, "ids") if "ids" in fields else _numbers(fields["features"])
         labels = {}
         for key in fields:
             if key.startswith("label."):
@@ -367,30 +360,23 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
             _check_size(archive)
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
-                array = _read_member(archive, info, name)
-                if array is None:
-                    ignored.append(name)
-                else:
+                # Opening a member verifies its name against the local header, so open unknown
+                # members too.
+                is_known = name in KEYS or name.startswith(COLUMNS)
+                with archive.open(info) as member:
+                    array = np.lib.format.read_array(member, allow_pickle=False) if is_known else None
+                if is_known:
                     fields[name] = array
+                else:
+                    ignored.append(name)
     except _UNREADABLE as error:
-        subject = ""
-        if name:
-            subject = f"{name!r} "
+        subject = f"{name!r} " if name else ""
         raise InvalidInputError(
             f"{subject}cannot be read ({error}); expected a .npz file of numbers and strings, as"
             " np.savez(path, features=array) writes. Python objects are never unpickled: store"
             " strings with np.array(list_of_str)"
         ) from None
     return fields, sorted(ignored)
-
-
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array | None:
-    """Return an array if its name is known, otherwise None."""
-    # Opening a member verifies its name against the local header, so open unknown members too.
-    with archive.open(info) as member:
-        if name in KEYS or name.startswith(COLUMNS):
-            return np.lib.format.read_array(member, allow_pickle=False)
-    return None
 
 
 def _check_size(archive: zipfile.ZipFile) -> None:

@@ -273,10 +273,7 @@ def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[l
         InvalidInputError: If the split does not exist.
     """
     if split == "all":
-        names: list[str] = []
-        for aliases in ALIASES.values():
-            names += aliases
-        ordered = [name for name in names if name in splits]
+        ordered = [name for name in chain.from_iterable(ALIASES.values()) if name in splits]
         parts = [splits[name] for name in dict.fromkeys((*ordered, *splits))]
         return join(parts) if len(parts) > 1 else parts[0]
     for name in ALIASES.get(split, (split,)):

@@ -329,13 +329,9 @@ def _refuse_pictures_without_captions(
 ) -> None:
     """Raise an error that explains where image captions may be stored."""
     stems = {PurePosixPath(file).stem for file in pictures}
-    by_name: list[str] = []
-    other_files: list[str] = []
-    for file in files:
-        named_files = by_name if PurePosixPath(file).stem in stems else other_files
-        named_files.append(file)
+    by_name = [file for file in files if PurePosixPath(file).stem in stems]
     texts = _ending_in(by_name, *TEXT_ENDINGS)
-    tables = _ending_in(other_files, *TABLES)
+    tables = _ending_in(sorted(set(files).difference(by_name)), *TABLES)
     facts = _ending_in(by_name, ".json")
     remedy = "expected a .txt with the same name next to each image, or a table"
     if texts:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,13 +59,7 @@ class RowNumbers(Sequence[str]):
     def __len__(self) -> int:
         return self.n
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> tuple[str, ...]: ...
-
-    def __getitem__(self, row: int | slice) -> str | tuple[str, ...]:
+    def __getitem__(self, row: int | slice) -> Any:
         """Return the name of a row, or the names in a slice."""
         numbers = range(self.first, self.first + self.n)
         if isinstance(row, slice):
@@ -390,9 +384,7 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
     """Return a part's inner products (n, k), which do not depend on the block and part sizes."""
-    products = {}
-    for name, text_rows in texts.items():
-        products[name] = torch.empty(len(rows), len(text_rows))
+    products = {name: torch.empty(len(rows), len(text_rows)) for name, text_rows in texts.items()}
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
             # Use at least two texts, because a product with one is summed in a different order.
@@ -434,10 +426,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def _texts_and_numbers(path: str) -> list[str | int]:
     """Split a name into text and numbers, so that 9 sorts before 10."""
-    parts: list[str | int] = []
-    for part in re.split(r"(\d+)", path):
-        parts.append(int(part) if part.isdecimal() else part)
-    return parts
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 def is_clip_retrieval(path: str | Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -234,20 +234,17 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
         around = str(column_around(table.column_names, found))
         parts = [cell_of({around: cell}, name) for cell in table.column(around).to_pylist()]
         if any(part is not None for part in parts):
-            return _array_of(parts, source)
+            try:
+                return pa.array(parts)
+            except pa.ArrowException as error:
+                raise InvalidInputError(
+                    f"{source}: expected values of the same kind: {error}"
+                ) from error
     hint = did_you_mean(name, table.column_names, "")
     raise InvalidInputError(
         f"{source}: expected a column {name!r}; the columns are {table.column_names}"
         f"{f'; {hint}' if hint else hint_of_header(table.column_names)}"
     )
-
-
-def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
-    """Convert values, which must have the same type, to an array."""
-    try:
-        return pa.array(values)
-    except pa.ArrowException as error:
-        raise InvalidInputError(f"{source}: expected values of the same kind: {error}") from error
 
 
 def columns_of_counts(table: pa.Table, used: Collection[str]) -> list[str]:

@@ -106,7 +106,12 @@ def open_tars(
     image = _image_field(source, samples, fields, image)
     caption = _caption_field(source, samples, fields, caption)
     _report_incomplete(source, samples, image, caption)
-    captions, more_captions = _captions_of(source, samples, caption)
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    if caption is not None:
+        cells = [_value(sample, caption) for sample in samples]
+        texts = captions_of(cells, f"{source}: field {caption!r}")
+        captions, more_captions = clean_captions(source, *texts)
     columns = {}
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
@@ -133,16 +138,6 @@ def open_tars(
         more_captions=tuple(more_captions),
         about={"root": source, **(about or {})},
     )
-
-
-def _captions_of(
-    source: str, samples: Sequence[Sample], field_name: str | None
-) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the captions and further captions of all samples; empty without a caption field."""
-    if field_name is None:
-        return [], []
-    cells = [_value(sample, field_name) for sample in samples]
-    return clean_captions(source, *captions_of(cells, f"{source}: field {field_name!r}"))
 
 
 def samples_of(path: Path) -> list[Sample]:

@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -374,10 +374,8 @@ def split_names(options: Sequence[str] | None) -> list[str]:
 
     Empty names are dropped.
     """
-    names = []
-    for text in options or ():
-        names += [name.strip() for name in text.split(",")]
-    return [name for name in names if name]
+    names = [name.strip() for text in options or () for name in text.split(",")]
+    return list(filter(None, names))
 
 
 def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
@@ -536,10 +534,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         extra = min(missing[column], spare // (len(head) - place))
         widths[column] += extra
         spare -= extra
-    shown = []
-    for row in rows:
-        cells = zip(head, row, widths, strict=True)
-        shown.append([_cut(name, cell, width) for name, cell, width in cells])
+    shown = [list(map(_cut, head, row, widths)) for row in rows]
     # If rows are wrapped, separate them with blank lines.
     fits = all(len(cell) <= width for row in shown for cell, width in zip(row, widths, strict=True))
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
@@ -667,20 +662,16 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
         line.stylize(style, 0, len(start))
         err().print(line, soft_wrap=True)
         return
-    has_colors = sys.stderr.isatty()
-    if has_colors:
+    if sys.stderr.isatty():
         words = _folded(words, shutil.get_terminal_size().columns)
     # Follow the same rules as rich.
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
-        has_colors = False
-    if kind and has_colors:
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    if kind and sys.stderr.isatty() and not is_plain:
         words = typer.style(start, fg=style) + words.removeprefix(start)
     typer.echo(words, err=True)
 
 
 def _folded(text: str, width: int) -> str:
     """Wrap lines between words, without breaking paths or URLs."""
-    lines = []
-    for line in text.split("\n"):
-        lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
-    return "\n".join(lines)
+    fold = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(fold, text.split("\n")))

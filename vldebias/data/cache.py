@@ -100,7 +100,7 @@ def embed_images(
             f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}; expected"
             " at least 1, 1 and 0"
         )
-    origin = {
+    origin: dict[str, object] = {
         "data": data.name,
         "split": data.split,
         "data_fingerprint": data.fingerprint,

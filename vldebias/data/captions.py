@@ -98,46 +98,22 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
                 " columns; omit these options, or write a table with the path, caption and labels"
                 " of each image"
             )
-    if layout.kind == "table":
-        return _open_table(
-            path,
-            split,
-            layout,
-            labels=labels or (),
-            folder=folder,
-            allow_outside=allow_outside,
-            separator=separator,
-            encoding=encoding,
-        )
     if layout.kind == "coco":
         return _open_coco(path, split, layout, folder, allow_outside)
     if layout.kind == "pairs":
         return _open_pairs(path, split, layout, encoding)
-    wanted_caption = (caption or "auto") if reads_captions else None
-    return open_huggingface(
-        root,
-        split,
-        image=image,
-        caption=wanted_caption,
-        labels=labels,
-        images=images,
-        streaming=streaming,
-        files=layout.files if layout.kind == "datasets" else (),
-    )
-
-
-def _open_table(
-    path: Path,
-    split: str | None,
-    layout: Layout,
-    *,
-    labels: ColumnNames,
-    folder: Path | None,
-    allow_outside: bool,
-    separator: str | None,
-    encoding: str | None,
-) -> ImageData:
-    """Open a table of paths. If there is no split column, all rows are training data."""
+    if layout.kind != "table":
+        return open_huggingface(
+            root,
+            split,
+            image=image,
+            caption=(caption or "auto") if reads_captions else None,
+            labels=labels,
+            images=images,
+            streaming=streaming,
+            files=layout.files if layout.kind == "datasets" else (),
+        )
+    # If a table of paths has no split column, all rows are training data.
     table = read_table(path, separator=separator, encoding=encoding)
     if layout.header:
         table = with_header(table, layout.header)
@@ -160,7 +136,7 @@ def _open_table(
         table,
         image=image,
         caption=layout.caption,
-        labels=labels,
+        labels=labels or (),
         folder=folder,
         allow_outside=allow_outside,
     )

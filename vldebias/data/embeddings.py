@@ -360,15 +360,11 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
             _check_size(archive)
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
-                # Opening a member verifies its name against the local header, so open unknown
-                # members too.
-                is_known = name in KEYS or name.startswith(COLUMNS)
-                with archive.open(info) as member:
-                    array = np.lib.format.read_array(member, allow_pickle=False) if is_known else None
-                if is_known:
-                    fields[name] = array
-                else:
+                array = _read_member(archive, info, name)
+                if array is None:
                     ignored.append(name)
+                else:
+                    fields[name] = array
     except _UNREADABLE as error:
         subject = f"{name!r} " if name else ""
         raise InvalidInputError(
@@ -377,6 +373,15 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
             " strings with np.array(list_of_str)"
         ) from None
     return fields, sorted(ignored)
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array | None:
+    """Return an array if its name is known, otherwise None."""
+    # Opening a member verifies its name against the local header, so open unknown members too.
+    with archive.open(info) as member:
+        if name in KEYS or name.startswith(COLUMNS):
+            return np.lib.format.read_array(member, allow_pickle=False)
+    return None
 
 
 def _check_size(archive: zipfile.ZipFile) -> None:

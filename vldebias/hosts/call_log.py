@@ -23,10 +23,7 @@ NEXT = " | "
 
 def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return one text per image: its distinct texts, joined by `NEXT`."""
-    texts = []
-    for row in zip(*columns.values(), strict=True):
-        texts.append(NEXT.join(dict.fromkeys(row)))
-    return tuple(texts)
+    return tuple(NEXT.join(dict.fromkeys(row)) for row in zip(*columns.values(), strict=True))
 
 
 People = Sequence[tuple[str, object]]

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Self
 
 import torch
@@ -276,13 +277,8 @@ class Host(EditableHost, SamplingHost):
             raise InvalidInputError(f"{self.name}: pass one prompt per row, which {edit!r} needs")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
         # Prompts may share wordings, so embed each distinct text once.
-        different: dict[str, None] = {}
-        for wordings in wordings_of_row:
-            different |= dict.fromkeys(wordings)
-        read = self.read(list(different), role)
-        blocks = []
-        for wordings in wordings_of_row:
-            blocks.append(torch.stack([read[role, text] for text in wordings]))
+        read = self.read(list(dict.fromkeys(chain.from_iterable(wordings_of_row))), role)
+        blocks = [torch.stack([read[role, text] for text in texts]) for texts in wordings_of_row]
         reworded = torch.stack(blocks)  # (b, wordings, d)
         return edit.combined(z, reworded, strength, unit=True)
 
@@ -314,11 +310,9 @@ class Host(EditableHost, SamplingHost):
         except KeyError:
             mark = weights_fingerprint(*self.text_modules)
             memory["text"] = mark
-            is_offloaded = False  # accelerate leaves offloaded weights on the meta device
-            for module in self.text_modules:
-                if any(parameter.is_meta for parameter in module.parameters()):
-                    is_offloaded = True
-            if mark is None and is_offloaded:
+            parameters = chain.from_iterable(module.parameters() for module in self.text_modules)
+            # accelerate leaves offloaded weights on the meta device.
+            if mark is None and any(parameter.is_meta for parameter in parameters):
                 warn(
                     f"{self.name}: the text encoders' weights are offloaded, so they have no"
                     " fingerprint and a projection cannot be checked against them. Attach before"
@@ -422,10 +416,7 @@ def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
     numbers = rows @ directions / math.sqrt(16)
-    rounded = []
-    for row in numbers.tolist():
-        rounded.append(tuple(round(number, 5) for number in row))
-    return tuple(rounded)
+    return tuple(tuple(round(number, 5) for number in row) for row in numbers.tolist())
 
 
 _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")

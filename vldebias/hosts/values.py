@@ -267,9 +267,7 @@ class SamplingAttachment(Attachment):
                 heads[name].append(text[:end])
                 tails[name].append(text[end:])
         # Equal texts for one image count as one text with one subject.
-        different: list[list[str]] = []
-        for row in zip(*heads.values(), strict=True):
-            different.append(list(dict.fromkeys(row)))
+        different = [list(dict.fromkeys(row)) for row in zip(*heads.values(), strict=True)]
         written, balanced = self.balancer.next_texts(different, indices)
         texts: dict[str, list[str]] = {name: [] for name in columns}
         reasons = []
@@ -431,9 +429,7 @@ class PromptAttachment(SamplingAttachment):
         rewritten = dict(columns)
         if record is None:
             return rewritten
-        values_of_images = []
-        for people in record.people:
-            values_of_images.append([value for _, value in people])
+        values_of_images = [[value for _, value in people] for people in record.people]
         for name, texts in columns.items():
             # If the number of images differs from the last call, the values of these images are
             # unknown.

@@ -129,15 +129,11 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         _remove_leftovers(path.parent)
         with _temporary_file(path) as partial:
             # Preserve the mode of an existing file. A new file's mode depends on the umask.
-            mode = partial.stat().st_mode
-            if path.exists():
-                mode = path.stat().st_mode
-            if isinstance(content, str):
-                partial.write_bytes(content.encode())
-            elif isinstance(content, bytes):
-                partial.write_bytes(content)
-            else:
+            mode = (path if path.exists() else partial).stat().st_mode
+            if callable(content):
                 _write_by(content, partial)
+            else:
+                partial.write_bytes(content.encode() if isinstance(content, str) else content)
             partial.chmod(mode & 0o777)  # in case a library replaced the file
             sync(partial)
             os.replace(partial, path)

@@ -24,8 +24,7 @@ def counted(count: int, value: str) -> str:
         count: the number of people.
         value: the attribute value that they share, such as "female".
     """
-    singular, plural = PERSONS.get(value, (value, value))
-    return f"{count} {singular if count == 1 else plural}"
+    return f"{count} {person(value) if count == 1 else persons(value)}"
 
 
 def people_in_words(value: str | Mapping[str, int | None]) -> str:

@@ -111,9 +111,7 @@ def _in_rgb(image: Image) -> Image:
         image = image.convert("RGBA")
         # Dropping the alpha channel would show hidden colours.
         image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
-    if image.mode == "RGB":
-        return image
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def why_unreadable(error: OSError) -> str:
@@ -171,9 +169,7 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
             metadata = json.loads(image.info.get(_KEYWORD.decode()) or "{}")
             if not isinstance(metadata, dict):
                 metadata = {}
-            if pixels:
-                return image.convert("RGB"), metadata
-            return image, metadata
+            return image.convert("RGB") if pixels else image, metadata
     # Pillow and json may raise any of these for damaged chunks.
     except (OSError, SyntaxError, ValueError, EOFError, RecursionError) as error:
         raise OSError(f"{path}: {error}") from error
@@ -197,9 +193,7 @@ def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
     """
     chunks = _chunks_of(png)
     keyword = _KEYWORD + b"\0"
-    kept = [
-        (kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(keyword)
-    ]
+    kept = [chunk for chunk in chunks if chunk[0] != b"iTXt" or not chunk[1].startswith(keyword)]
     # The zeros mean that the text is not compressed and has no language or translated keyword.
     text = json.dumps(facts).encode()
     kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))

@@ -169,9 +169,7 @@ class Registry(Mapping[str, T]):
                 f"{self.kind}: got the class {label}; expected an instance, so register"
                 f" {label}(); only entry points may name the class itself"
             )
-        received = repr(new)
-        if inspect.isroutine(new):
-            received = f"the function {label}"
+        received = f"the function {label}" if inspect.isroutine(new) else repr(new)
         expected = f"{base.__module__}.{base.__name__}"
         if is_dataclass(base):
             made = f"{base.__name__}(...)"
@@ -199,8 +197,7 @@ class Registry(Mapping[str, T]):
         registered = self._all()
         # List this package's names first, in the order of `modules` rather than of imports.
         ordered = [name for name in self._modules if name in registered]
-        ordered += [name for name in registered if name not in self._modules]
-        return iter(ordered)
+        return iter(dict.fromkeys([*ordered, *registered]))
 
     def __len__(self) -> int:
         return len(self._all())

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Literal
 
@@ -330,13 +330,8 @@ def _without_empty_ends(rows: list[list[str]], source: str) -> list[list[str]]:
             SuspectInputWarning,
         )
     rows = [[name.strip() for name in rows[0]], *rows[1:filled]]
-    kept = []
-    for place, name in enumerate(rows[0]):
-        if name or any(row[place] for row in rows[1:]):
-            kept.append(place)
-    if len(kept) == len(rows[0]):
-        return rows
-    return [[row[place] for place in kept] for row in rows]
+    has_cells = [any(column) for column in zip(*rows, strict=True)]
+    return rows if all(has_cells) else [list(compress(row, has_cells)) for row in rows]
 
 
 class _RowError(Exception):
@@ -468,7 +463,5 @@ def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | 
 
 def _name_of(separator: str) -> str:
     """Return a separator's name, such as "comma"."""
-    for name, character in SEPARATORS.items():
-        if character == separator:
-            return name
-    return repr(separator)
+    names = [name for name, character in SEPARATORS.items() if character == separator]
+    return names[0] if names else repr(separator)

@@ -171,9 +171,7 @@ def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
     """
     if images is not None:
         return Path(images)
-    if Path(root).is_dir():
-        return Path(root)
-    return Path(root).parent
+    return Path(root) if Path(root).is_dir() else Path(root).parent
 
 
 def folder_of_images(table: Path, files: Sequence[str]) -> Path:

@@ -340,9 +340,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
     )
     if len(candidates) == 1:
         return candidates[0]
-    problem = "no image column"
-    if candidates:
-        problem = f"images may be in any of {candidates}"
+    problem = f"images may be in any of {candidates}" if candidates else "no image column"
     raise InvalidInputError(
         f"{place}: {problem}; choose one of {list(features)} with --image-column (in Python"
         " image=...)"

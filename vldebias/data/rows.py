@@ -169,9 +169,7 @@ class Shards:
             work: function to apply to each part.
             parts: arguments of `work`, one per call.
         """
-        if self.runner is None:
-            return map(work, parts)
-        return self.runner.map(work, parts)
+        return map(work, parts) if self.runner is None else self.runner.map(work, parts)
 
     def digest(self) -> str:
         """Return the SHA-256 of the hashes of all parts."""
@@ -196,9 +194,7 @@ class Shards:
         is_inside = (index >= 0) & (index < len(self))
         if index.ndim != 1 or not is_inside.all():
             raise IndexError(f"rows: expected a slice, a mask or indices below {len(self)}")
-        if self.index is None:
-            return index
-        return self.index[index]
+        return index if self.index is None else self.index[index]
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
         """Return the stored rows selected by a slice, an index array or a mask."""

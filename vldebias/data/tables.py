@@ -89,11 +89,9 @@ def read_table(
             text = read_text(path, encoding)
             usual = SEPARATOR_OF_ENDING[ending]
             rows = split_rows(text, str(path), separator=separator, usual=usual)
-            columns = []
-            for place in range(len(rows[0])):
-                texts = [unshielded(row[place]) for row in rows[1:]]
-                columns.append(pa.array(texts, pa.string()))
-            table = pa.table(columns, names=[unshielded(name) for name in rows[0]])
+            columns = [list(map(unshielded, column)) for column in zip(*rows, strict=True)]
+            arrays = [pa.array(column[1:], pa.string()) for column in columns]
+            table = pa.table(arrays, names=[column[0] for column in columns])
         else:
             table = _read_json(path, encoding)
         repeated = [name for name, count in Counter(table.column_names).items() if count > 1]

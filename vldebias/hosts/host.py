@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain
@@ -196,25 +196,19 @@ class Host(EditableHost, SamplingHost):
             else:
                 rows[prompt] = row
         if new:
-            read = self._checked_rows(self.read(list(new), role), new, role)
+            read = self.read(list(new), role)
+            received = f"a {type(read).__name__}"
+            if isinstance(read, Mapping):
+                missing = [prompt for prompt in new if (role, prompt) not in read]
+                received = f"no row ({role!r}, {missing[0]!r})" if missing else ""
+            if received:
+                raise InvalidInputError(
+                    f"{self.name}: {type(self).__name__}.read returned {received}; expected a"
+                    " mapping from (role, prompt) to a row (d,), as returned by read_by"
+                )
             memory.update(read)
             rows.update({prompt: read[role, prompt] for prompt in new})
         return torch.stack([rows[prompt] for prompt in prompts])
-
-    def _checked_rows(
-        self, read: object, prompts: Iterable[str], role: str
-    ) -> Mapping[tuple[str, str], Tensor]:
-        """Return the output of `read`, after checking that it has a row for every prompt."""
-        received = f"a {type(read).__name__}"
-        if isinstance(read, Mapping):
-            missing = [prompt for prompt in prompts if (role, prompt) not in read]
-            if not missing:
-                return read
-            received = f"no row ({role!r}, {missing[0]!r})"
-        raise InvalidInputError(
-            f"{self.name}: {type(self).__name__}.read returned {received}; expected a mapping from"
-            " (role, prompt) to a row (d,), as returned by read_by"
-        )
 
     def under(
         self,

@@ -527,7 +527,5 @@ def commit() -> str | None:
             changed = run(
                 ["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"]
             )
-            if changed:
-                return f"{head}-dirty"
-            return head
+            return f"{head}-dirty" if changed else head
     return None

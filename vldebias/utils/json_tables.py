@@ -192,14 +192,9 @@ def _rows_of_karpathy(value: Mapping[str, JSON]) -> list[Row] | None:
 
 def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:
     """Convert an image's entry in an sd-scripts caption file to a row."""
-    row: Row = {"image": name}
-    for key, part in entry.items():
-        if key not in ("image", "caption", "tags"):
-            row[key] = part
+    rest = {key: part for key, part in entry.items() if key not in ("image", "caption", "tags")}
     caption = entry.get("caption")
     tags = entry.get("tags")
     if caption and isinstance(caption, str) and tags and isinstance(tags, str):
-        row["caption"] = f"{caption}, {tags}"
-    else:
-        row["caption"] = caption or tags or None
-    return row
+        caption = f"{caption}, {tags}"
+    return {"image": name, **rest, "caption": caption or tags or None}

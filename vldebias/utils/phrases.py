@@ -88,9 +88,7 @@ def quantity(count: int, noun: str) -> str:
         count: the number of things.
         noun: the singular of a noun with a regular plural.
     """
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}s"
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def quantity_of(count: int, units: str) -> str:

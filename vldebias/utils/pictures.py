@@ -175,35 +175,6 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
         raise OSError(f"{path}: {error}") from error
 
 
-def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
-    """Store facts about an image, such as its assigned value, in a PNG text chunk.
-
-    Pixels and all other chunks, such as A1111's "parameters" or ComfyUI's "prompt" and "workflow",
-    are left unchanged. A chunk from an earlier call is replaced. `read_png` returns the facts.
-
-    Args:
-        png: the file's content.
-        facts: the values to store.
-
-    Returns:
-        The file's new content.
-
-    Raises:
-        OSError: If the content is not a complete PNG.
-    """
-    chunks = _chunks_of(png)
-    keyword = _KEYWORD + b"\0"
-    kept = [chunk for chunk in chunks if chunk[0] != b"iTXt" or not chunk[1].startswith(keyword)]
-    # The zeros mean that the text is not compressed and has no language or translated keyword.
-    text = json.dumps(facts).encode()
-    kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
-    parts = [_SIGNATURE]
-    for kind, data in kept:
-        checksum = zlib.crc32(kind + data)
-        parts.append(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
-    return b"".join(parts)
-
-
 def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
     """Return the type and content of each chunk in a PNG.
 
@@ -231,7 +202,10 @@ def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
-    """Store facts about an image in its PNG file, as `with_record` does.
+    """Store facts about an image, such as its assigned value, in a text chunk of its PNG file.
+
+    Pixels and all other chunks, such as A1111's "parameters" or ComfyUI's "prompt" and "workflow",
+    are left unchanged. A chunk from an earlier call is replaced. `read_png` returns the facts.
 
     Args:
         path: the file, which is overwritten.
@@ -241,10 +215,19 @@ def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
         OSError: If the file is missing, or is not a complete PNG.
     """
     try:
-        content = with_record(path.read_bytes(), facts)
+        chunks = _chunks_of(path.read_bytes())
     except OSError as error:
         raise OSError(f"{path}: {error}") from error
-    return write_atomically(path, content)
+    keyword = _KEYWORD + b"\0"
+    kept = [chunk for chunk in chunks if chunk[0] != b"iTXt" or not chunk[1].startswith(keyword)]
+    # The zeros mean that the text is not compressed and has no language or translated keyword.
+    text = json.dumps(facts).encode()
+    kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
+    parts = [_SIGNATURE]
+    for kind, data in kept:
+        checksum = zlib.crc32(kind + data)
+        parts.append(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
+    return write_atomically(path, b"".join(parts))
 
 
 def encoded(image: Image) -> bytes:

@@ -281,13 +281,16 @@ def split_rows(
     try:
         rows, broken, short = _parsed(table, separator)
     except _RowError as error:
-        unquoted = _unquoted(table, separator)
-        if unquoted is None:
+        try:
+            if separator not in "\t|":
+                raise
+            # In a table separated by tabs or pipes, quotes may be normal characters.
+            rows, _, short = _parsed(table, separator, quoting=csv.QUOTE_NONE)
+        except _RowError:
             raise InvalidInputError(
                 f"{source}: line {above + error.line}: {error}; enclose cells that contain a"
                 f" {_name_of(separator)} or a quote in quotes, and double the quotes inside"
             ) from None
-        rows, short = unquoted
         broken = []
         warn(
             f"{source}: quotes are not closed, so they were read as normal characters",
@@ -444,21 +447,6 @@ def _parsed(
     except csv.Error as error:
         raise _RowError(start, str(error)) from None
     return rows, broken, short
-
-
-def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | None:
-    """Parse a table separated by tabs or pipes, in which quotes are normal characters.
-
-    Returns:
-        The rows, and the lines of rows without their last cell, or None if this is not possible.
-    """
-    if separator not in "\t|":
-        return None
-    try:
-        rows, _, short = _parsed(text, separator, quoting=csv.QUOTE_NONE)
-    except _RowError:
-        return None
-    return rows, short
 
 
 def _name_of(separator: str) -> str:

@@ -301,11 +301,7 @@ class ImageEncoder:
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
         """Return features (b, d) of RGB images before normalisation, as float32 on the CPU."""
-        return self.embed([self.prepare(image) for image in images])
-
-    def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return features (b, d) for outputs of `prepare`, as float32 on the CPU."""
-        return self.start(prepared).float().cpu()
+        return self.start([self.prepare(image) for image in images]).float().cpu()
 
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
         """Return features (b, d) for outputs of `prepare`, in the model's precision on its device.

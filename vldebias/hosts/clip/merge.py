@@ -70,9 +70,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
 
 def last_layer(head: object) -> object:
     """Return the last layer of a Sequential, or the head itself."""
-    if isinstance(head, nn.Sequential) and len(head):
-        return head[-1]
-    return head
+    return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
 
 
 # ---- pipeline layers that consume an embedding

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.adapters import adapters_length
-from vldebias.hosts.attachment import INSIDE, Attachment
+from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.call_log import CallRecord, raise_failures
 from vldebias.hosts.clip.merge import fold_into_readers
 from vldebias.hosts.edits import EditAttachment
@@ -207,8 +207,13 @@ class DiffusersHost(PipelineReader):
                 " call pipe.set_adapters(name, scale) before attaching, not in the call"
             )
         has_text = is_negative or call.get("prompt") is not None
-        if not has_text:
-            self._warn_of_embeddings(attachment, call)
+        origins = None if has_text else self._origins(call)
+        if origins is not None and (None in origins or not origins):
+            attachment.warn_once(
+                "the call received embeddings that this pipeline's encode_prompt has not returned"
+                " since attaching, or that were modified afterwards, so they are used unedited. To"
+                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds) instead"
+            )
         result: list[object] | tuple[object, ...]
         shown = None
         with TOKENIZING, during(INSIDE, True), during(_ENCODE, encode):
@@ -281,16 +286,6 @@ class DiffusersHost(PipelineReader):
             if EMBEDDING.match(name) and rows_of(value):
                 return self._known.find(value)
         return []
-
-    def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
-        """Warn if a call receives embeddings of unknown origin, which are not edited."""
-        origins = self._origins(call)
-        if origins is not None and (None in origins or not origins):
-            attachment.warn_once(
-                "the call received embeddings that this pipeline's encode_prompt has not returned"
-                " since attaching, or that were modified afterwards, so they are used unedited. To"
-                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds) instead"
-            )
 
     def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, object]) -> None:
         """Record a call that receives embeddings instead of a prompt, with their prompts if known.

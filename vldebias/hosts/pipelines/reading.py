@@ -91,9 +91,7 @@ class Encoded:
         """
         changed = tensor_of(self.changed[0][part.place])[:, part.tokens]
         distances = (self.states(part).double() - changed.double()).norm(dim=-1)
-        if not distances.any(dim=1).all():
-            return None
-        return distances.argmax(dim=1)
+        return distances.argmax(dim=1) if distances.any(dim=1).all() else None
 
 
 class PipelineReader(Host):

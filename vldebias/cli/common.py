@@ -509,6 +509,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """
     if piped(head, rows):
         return
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -523,7 +524,15 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     gaps = 2 * (len(head) - 1)
     spare = out().width - gaps - sum(least_widths)
     if spare < 0:
-        print_blocks(head, rows)
+        # Print each row as its name, followed by one or more indented lines per cell.
+        for row in rows:
+            out().print(Text(_cut(head[0], row[0], out().width), style="bold"), soft_wrap=True)
+            for name, cell in zip(head[1:], row[1:], strict=True):
+                if cell:
+                    line = Text(f"{name}: {cell}")
+                    line.stylize("dim", 0, len(name) + 1)
+                    out().print(Padding(line, (0, 0, 0, 2)))
+            out().print()
         return
     # rich could make wide columns narrower than their longest word, so compute the widths here.
     # Narrow columns get the width that they need, and the other columns share the rest.
@@ -554,26 +563,6 @@ def _cut(name: str, cell: str, width: int) -> str:
         width: width of the column.
     """
     return shortened(cell, width) if name in PROMPTS and len(cell) > LONG_PROMPT else cell
-
-
-def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print each row as its name, followed by one or more indented lines per cell.
-
-    Args:
-        head: column names.
-        rows: cells of each row. The first cell is the row's name.
-    """
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for row in rows:
-        out().print(Text(_cut(head[0], row[0], out().width), style="bold"), soft_wrap=True)
-        for name, cell in zip(head[1:], row[1:], strict=True):
-            if cell:
-                line = Text(f"{name}: {cell}")
-                line.stylize("dim", 0, len(name) + 1)
-                out().print(Padding(line, (0, 0, 0, 2)))
-        out().print()
 
 
 def print_list(

@@ -172,8 +172,8 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
             for folder in filter(None, (save, merge)):
                 print_message(f"nothing was written to {folder}")
             if as_json:
-                declined = [choice.model_dump(mode="json") for choice in saved.declined]
-                print_json({"host": loaded.name, "roles": {}, "declined": declined})
+                choices = [choice.model_dump(mode="json") for choice in saved.declined]
+                print_json({"host": loaded.name, "roles": {}, "declined": choices})
             raise typer.Exit(1)
     edits, host = _edits_of_roles(saved, host)
     # Check that the edits fit the model before anything is written.
@@ -341,8 +341,8 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(name, words[passed], note) for name, passed, note in findings]
     checks = [{"name": name, "right": passed, "note": note} for name, passed, note in findings]
-    facts = {"model": loaded.name, "class": kind, "prompts": prompts}
-    facts |= {"versions": packages, "checks": checks}
+    origin = {"model": loaded.name, "class": kind, "prompts": prompts}
+    facts = {**origin, "versions": packages, "checks": checks}
     print_list(("check", "result", "note"), rows, facts, as_json=as_json)
     if any(passed is False for _, passed, _ in findings):
         raise typer.Exit(1)

@@ -162,17 +162,9 @@ def methods(as_json: Json = False) -> None:
     rows = []
     for name, method in declarations().items():
         needs = sorted(method.needs)
-        entry = {
-            "name": name,
-            "title": method.title,
-            "about": method.about,
-            "source": method.source,
-            "for": list(method.hosts),
-            "needs": needs,
-            "settings": sorted(method.settings),
-            "side": method.side,
-        }
-        facts.append(entry)
+        texts = {key: getattr(method, key) for key in ("title", "about", "source")}
+        lists = {"for": list(method.hosts), "needs": needs, "settings": sorted(method.settings)}
+        facts.append({"name": name, **texts, **lists, "side": method.side})
         description = method.about or method.title
         if method.source:
             description += f" ({method.source})"

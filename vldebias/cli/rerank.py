@@ -102,12 +102,13 @@ def rerank_command(
     target_shares = _target_shares(shares)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
+    score = name_of_column["distance" if "distance" in name_of_column else "score"]
 
     from vldebias.reranking import rerank
 
     records = []
     for query, rows in rows_of_query.items():
-        values = _values(rows, name_of_column)
+        values = [_number(cell_of(row.cells, score), score, row.location) for row in rows]
         positions = rerank(
             # A lower distance is better.
             [-value for value in values] if "distance" in name_of_column else values,
@@ -239,12 +240,6 @@ def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] |
             f" such as {unknown[0]!r}, and count as not checked"
         )
     return groups
-
-
-def _values(rows: Sequence[LocatedRow], name_of_column: Mapping[str, str]) -> list[float]:
-    """Return the score of each result, or its distance if the file contains distances."""
-    column = name_of_column["distance" if "distance" in name_of_column else "score"]
-    return [_number(cell_of(row.cells, column), column, row.location) for row in rows]
 
 
 def _number(value: JSON, column: str, location: str) -> float:

@@ -345,10 +345,7 @@ class _Run:
         try:
             # Decoding at a reduced size requires a known input size.
             path = data.path(row) if self.fast and self.encoder.side else ""
-            if path:
-                image = decode(Path(path), draft=2 * self.encoder.side)
-            else:
-                image = data.read(row)
+            image = decode(Path(path), draft=2 * self.encoder.side) if path else data.read(row)
         except OSError as error:
             return row, why_unreadable(error)
         return row, self.encoder.prepare(image)

@@ -426,10 +426,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
     if key not in fields:
         return ()
     array = fields[key]
-    if array.dtype == np.uint8:
-        texts = _parsed(array, key)
-    else:
-        texts = array.tolist()
+    texts = _parsed(array, key) if array.dtype == np.uint8 else array.tolist()
     if array.dtype.kind == "S":
         try:
             texts = [text.decode("utf-8") for text in texts]

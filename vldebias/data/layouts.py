@@ -178,9 +178,9 @@ def find_layout(
         caption = _column(path, names, caption, CAPTION_COLUMNS, "captions", _SET_CAPTION, form)
         if image == caption:
             raise InvalidInputError(same_column(str(path), image, names))
-    paths = tuple(map(without_number, cells))
+    images = tuple(map(without_number, cells))
     used_caption = caption if reads_captions else None
-    return Layout("table", (str(path),), image, used_caption, header, paths, is_complete)
+    return Layout("table", (str(path),), image, used_caption, header, images, is_complete)
 
 
 def _layout_of_file(path: Path, image: str | None) -> Layout:

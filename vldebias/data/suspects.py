@@ -160,20 +160,20 @@ class Suspects:
         writer = csv.writer(file)
         writer.writerow(("rank", "percentile", "score", *text_of_row))
 
-        def write_row(row: int, figures: Sequence[str]) -> None:
-            writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
-
         # The percentile is the percentage of rows with lower scores; ties count half.
         scores = self.scores[self.order]
         lower = np.searchsorted(scores, scores, "left")
         lower_or_equal = np.searchsorted(scores, scores, "right")
         percentiles: list[float] = (50 * (lower + lower_or_equal) / len(scores)).tolist()
-        for place, row in enumerate(self.order.tolist()):
-            figures = (str(place + 1), f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
-            write_row(row, figures)
+        figures_of_row = {
+            row: (place + 1, f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
+            for place, row in enumerate(self.order.tolist())
+        }
         # Append rows without a score.
-        for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist():
-            write_row(row, ("", "", ""))
+        unscored = np.setdiff1d(np.arange(len(self.ids)), self.order).tolist()
+        for row in (*figures_of_row, *unscored):
+            cells = [shielded(text(row)) for text in text_of_row.values()]
+            writer.writerow((*figures_of_row.get(row, ("", "", "")), *cells))
         # File names may contain bytes that are not valid text.
         return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))
 

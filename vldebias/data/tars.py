@@ -231,10 +231,7 @@ def _names_have_dots(names: Sequence[str]) -> bool:
 def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
     """Return the key of the sample to which a file belongs, and its field."""
     path = PurePosixPath(name)
-    if has_dots:
-        stem, _, ending = path.name.rpartition(".")
-    else:
-        stem, _, ending = path.name.partition(".")
+    stem, _, ending = path.name.rpartition(".") if has_dots else path.name.partition(".")
     return (path.parent / stem).as_posix(), ending.lower()
 
 

@@ -45,11 +45,6 @@ class Memory:
     rows: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     fingerprints: dict[str, Fingerprint | None] = field(default_factory=dict)
 
-    def clear(self) -> None:
-        """Clear the cache, because the weights may have changed."""
-        self.rows.clear()
-        self.fingerprints.clear()
-
 
 class Host(EditableHost, SamplingHost):
     """Provide access to the embeddings of a model or pipeline, each of which has a role.
@@ -278,7 +273,8 @@ class Host(EditableHost, SamplingHost):
 
     def forget(self) -> None:
         """Clear the cache shared with copies made by `at`, because the weights may have changed."""
-        self.memory.clear()
+        self.memory.rows.clear()
+        self.memory.fingerprints.clear()
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
@@ -342,8 +338,27 @@ class Host(EditableHost, SamplingHost):
         """
         fitted = edit.provenance.fingerprint
         present = None if fitted is None else self.fingerprint(role)
+        fitted_on = edit.model_id or "unnamed model"
         refit = "fit it again on this host with vldebias.debias(host, attribute)"
-        why = self._mismatch(role, edit, present)
+        # A text edit may be attached to a model with a different image tower.
+        uses_images = role == IMAGE or edit.provenance.uses_images
+        fitted_images = edit.provenance.image_fingerprint if uses_images else None
+        why = ""
+        if edit.space not in (None, self.space(role)):
+            library = edit.space.partition(".")[0]
+            why = (
+                f"was fitted on a model of {library}, and belongs to space {edit.space!r}, not"
+                f" {self.space(role)!r}"
+            )
+        elif edit.dim != self.dim(role):
+            why = f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
+        elif fitted is not None and not fitted.matches(present):
+            why = (
+                f"was fitted on different weights ({fitted_on}): the text tower or its embeddings"
+                " of three texts differ"
+            )
+        elif fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
+            why = f"was fitted with a different image tower ({fitted_on})"
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if fitted is not None and not fitted.same_adapters(present):
@@ -366,31 +381,6 @@ class Host(EditableHost, SamplingHost):
         for role, edit in by_role.items():
             self.check(role, edit)
         return by_role
-
-    def _mismatch(self, role: str, edit: Edit, present: Fingerprint | None) -> str:
-        """Return the reason why an edit does not fit this host, or "" if it does."""
-        origin = edit.provenance
-        fitted = origin.fingerprint
-        fitted_on = edit.model_id or "unnamed model"
-        if edit.space not in (None, self.space(role)):
-            library = edit.space.partition(".")[0]
-            return (
-                f"was fitted on a model of {library}, and belongs to space {edit.space!r}, not"
-                f" {self.space(role)!r}"
-            )
-        if edit.dim != self.dim(role):
-            return f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
-        if fitted is not None and not fitted.matches(present):
-            return (
-                f"was fitted on different weights ({fitted_on}): the text tower or its embeddings"
-                " of three texts differ"
-            )
-        # A text edit may be attached to a model with a different image tower.
-        uses_images = role == IMAGE or origin.uses_images
-        fitted_images = origin.image_fingerprint if uses_images else None
-        if fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
-            return f"was fitted with a different image tower ({fitted_on})"
-        return ""
 
 
 PROBE = "a photo"

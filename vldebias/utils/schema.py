@@ -115,15 +115,14 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
             f"{key}: expected a subclass of {base.__module__}.{base.__name__} with a field"
             f' {key}: Literal["NAME"] = "NAME"'
         )
-        if isinstance(kind, base):
-            label = type(kind).__name__
-            raise InvalidInputError(f"{expected}, got an instance of {label}; register {label}")
-        if inspect.isroutine(kind):
-            raise InvalidInputError(
-                f"{expected}, got the function {kind.__name__}; derive a class and register it"
-            )
         if not isinstance(name, str):
-            raise InvalidInputError(f"{expected}, got {kind!r}; add the field")
+            label = type(kind).__name__
+            received = f"{kind!r}; add the field"
+            if isinstance(kind, base):
+                received = f"an instance of {label}; register {label}"
+            elif inspect.isroutine(kind):
+                received = f"the function {kind.__name__}; derive a class and register it"
+            raise InvalidInputError(f"{expected}, got {received}")
         undefined = sorted(getattr(kind, "__abstractmethods__", ()))
         if undefined:
             label = getattr(kind, "__name__", repr(kind))

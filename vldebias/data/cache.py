@@ -261,10 +261,7 @@ class _Run:
         shards = range(-(-len(data) // self.shard_size))
         # Only process 0 looks for missing shards. A slower process could find some of them already
         # written, and would then divide the work differently.
-        missing: list[int] = []
-        if group.rank == 0:
-            missing = [index for index in shards if self.read(index) is None]
-        missing = group.share(missing)
+        missing = group.share([i for i in shards if group.rank == 0 and self.read(i) is None])
         if 0 < len(missing) < len(shards):
             progress.print_line(f"{data.name} {data.split}: resuming from an earlier run")
         # Assign shards round-robin, so that all processes finish at about the same time.
@@ -397,12 +394,9 @@ class _Run:
 def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     """Combine the features of all shards with the ids, labels and captions of their rows."""
     rows = torch.cat([shard.rows for shard in shards]).numpy()
-    skipped = []
-    for shard in shards:
-        skipped += [{"id": name, "reason": reason} for name, reason in shard.skipped]
-    captions: tuple[str, ...] = ()
-    if data.captions:
-        captions = tuple(data.captions[row] for row in rows)
+    pairs = [pair for shard in shards for pair in shard.skipped]
+    skipped = [{"id": name, "reason": reason} for name, reason in pairs]
+    captions = tuple(data.captions[row] for row in rows) if data.captions else ()
     # A shard without readable images has no known dimension.
     parts = [shard.features for shard in shards if len(shard.features)]
     features = torch.empty(0, 0)

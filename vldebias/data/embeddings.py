@@ -140,9 +140,8 @@ class Embeddings(Columns):
         refuse_text("ids", ids)
         refuse_text("captions", captions)
         names = _numbers(rows) if ids is None else tuple(map(str, ids))
-        columns = {}
-        for name, values in (labels or {}).items():
-            columns[name] = _column(f"labels[{name!r}]", values)
+        given = (labels or {}).items()
+        columns = {name: _column(f"labels[{name!r}]", values) for name, values in given}
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:

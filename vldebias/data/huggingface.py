@@ -505,24 +505,18 @@ class ImageStream:
         def cell(index: int) -> Cell | None:
             return images[int(rows[index])][self.image]
 
-        def read(index: int) -> Image.Image:
-            return self._read(cell(index))
-
-        def path(index: int) -> str:
-            return self._path(cell(index))
-
         return ImageData(
             name=self.name,
             split=self.split,
             ids=tuple(ids[row] for row in rows),
-            read=read,
+            read=lambda index: self._read(cell(index)),
             labels={label: column[rows] for label, column in labels.items()},
             # Lazy, because hashing a large data set is slow.
             fingerprint=partial(self._fingerprint_of_files, paths, ids),
             captions=tuple(captions),
             more_captions=tuple(more_captions),
             about=self.about,
-            path=path,
+            path=lambda index: self._path(cell(index)),
         )
 
     def _fingerprint_of_files(self, paths: Sequence[str], ids: Sequence[str]) -> str:

@@ -226,12 +226,8 @@ def names_of_unknown(labels: Collection[str], values: Collection[str] = ()) -> l
     marks = _UNKNOWN_CODES | ({"-1"} if "0" in labels else set())
     # Numbers mean missing values only if all other labels are codes from 0 to 50.
     are_codes = all(re.fullmatch(r"[0-4]?\d|50", label) or label in marks for label in labels)
-    names = []
-    for label in labels:
-        is_unknown = label in marks if are_codes else names_no_group(label)
-        if is_unknown and label not in values:
-            names.append(label)
-    return names
+    is_unknown = marks.__contains__ if are_codes else names_no_group
+    return [label for label in labels if is_unknown(label) and label not in values]
 
 
 def odd_values(

@@ -122,16 +122,13 @@ def open_tars(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
         )
 
-    def read(index: int) -> Image.Image:
-        return samples[index].read(image)
-
     paths = [Path(file) for file in files]
     return ImageData(
         name=name,
         split=split,
         # Keys may recur across tars, so rows are identified by number, as in a stream.
         ids=tuple(f"{number:08d}" for number in range(len(samples))),
-        read=read,
+        read=lambda index: samples[index].read(image),
         labels=columns,
         fingerprint=lambda: fingerprint_files([path.name for path in paths], paths),
         captions=tuple(captions),

@@ -439,9 +439,8 @@ def readable(result: Measurements) -> pd.DataFrame:
         }
         for column, value in columns.items():
             values_of_column[column].append(value)
-    words = {}
-    for column, values in values_of_column.items():
-        words[column] = pandas.Series(values, dtype=READABLE[column])
+    cells_of_column = values_of_column.items()
+    words = {name: pandas.Series(cells, dtype=READABLE[name]) for name, cells in cells_of_column}
     return pandas.concat([result.to_pandas(), pandas.DataFrame(words)], axis=1)
 
 

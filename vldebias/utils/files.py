@@ -483,11 +483,9 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         known: the valid keys, used to suggest a key that is similar to an unknown one.
     """
     problem = error.errors()[0]
-    path = [place] if place else []
-    for key in problem["loc"]:
-        if not str(key).startswith("function-"):  # pydantic's name for a validator
-            path.append(str(key))
-    where = ".".join(path)
+    # Leave out pydantic's names for validators.
+    path = [str(key) for key in problem["loc"] if not str(key).startswith("function-")]
+    where = ".".join([place, *path] if place else path)
     inner_error = problem.get("ctx", {}).get("error")
     if isinstance(inner_error, type(error)):
         return explain(inner_error, where, known)

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -147,10 +148,7 @@ def write_png(
     info = need("PIL.PngImagePlugin").PngInfo()
     # Use ASCII JSON, because file names may contain undecodable bytes.
     info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
-
-    def save(file: Path) -> None:
-        image.save(file, format="png", pnginfo=info, optimize=small)
-
+    save = partial(image.save, format="png", pnginfo=info, optimize=small)
     return write_atomically(path, save)
 
 

@@ -60,10 +60,8 @@ class OpenClipHost(JointHost):
     ) -> None:
         super().__init__(model, tokenizer)
         # Subclasses are also supported, such as those in a user's project.
-        names = []
-        for base in type(model).__mro__:
-            if base.__module__.startswith("open_clip."):
-                names.append(base.__name__)
+        bases = type(model).__mro__
+        names = [base.__name__ for base in bases if base.__module__.startswith("open_clip.")]
         if not set(SUPPORTED).intersection(names):
             raise UnsupportedHostError(
                 f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; pass"
@@ -113,16 +111,13 @@ class OpenClipHost(JointHost):
 
         In CLIP, they are direct children. The other classes store the tower as `text`.
         """
-        children = []
-        for name, child in self.model.named_children():
-            if name not in ("visual", "text_decoder"):
-                children.append(child)
+        children = dict(self.model.named_children())
+        for name in ("visual", "text_decoder"):
+            children.pop(name, None)
         # Exclude the logit scale and bias, which belong to neither tower.
-        parameters = []
-        for name, parameter in self.model.named_parameters(recurse=False):
-            if not name.startswith("logit_"):
-                parameters.append(parameter)
-        return [*children, nn.ParameterList(parameters)]
+        named = self.model.named_parameters(recurse=False)
+        weights = [weight for name, weight in named if not name.startswith("logit_")]
+        return [*children.values(), nn.ParameterList(weights)]
 
     def find_tokenizer(self, tokenizer: object) -> HFTokenizer | SimpleTokenizer:
         """Return the given tokenizer, or CLIP's own if the context length and vocabulary match.

@@ -627,10 +627,9 @@ def _may_be_cached(name: str) -> bool:
 
     datasets_cache = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets")
     ending = letters(name.rpartition("/")[2])
-    for cache in (Path(datasets_cache), Path(constants.HF_HUB_CACHE)):
-        if cache.is_dir() and any(letters(path.name).endswith(ending) for path in cache.iterdir()):
-            return True
-    return False
+    caches = filter(Path.is_dir, (Path(datasets_cache), Path(constants.HF_HUB_CACHE)))
+    names = [path.name for cache in caches for path in cache.iterdir()]
+    return any(letters(name).endswith(ending) for name in names)
 
 
 def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:

@@ -141,9 +141,7 @@ class Shards:
             InvalidInputError: If a file does not exist or shapes are inconsistent, or, on later
                 reads, if a file has changed.
         """
-        arrays: list[FileRows] = []
-        for path in files_of(paths):
-            arrays += FileRows.parts(path.absolute())
+        arrays = [part for path in files_of(paths) for part in FileRows.parts(path.absolute())]
         try:
             return cls(arrays)
         except InvalidInputError as error:

@@ -291,9 +291,8 @@ def as_texts(column: pa.Array, source: str) -> list[str]:
         if pc.all(is_integer, min_count=0).as_py():
             column = column.cast(pa.int64())  # integers with missing values are stored as floats
     try:
-        texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
+        return column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:
         raise InvalidInputError(
             f"{source}: expected strings or numbers, got a column of {column.type}"
         ) from error
-    return texts

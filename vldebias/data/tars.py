@@ -99,9 +99,7 @@ def open_tars(
         InvalidInputError: If a file is not a tar, a field does not exist, several fields are
             possible, or text is not stored next to its image.
     """
-    samples: list[Sample] = []
-    for file in files:
-        samples += samples_of(Path(file))
+    samples = [sample for file in files for sample in samples_of(Path(file))]
     fields = list(dict.fromkeys(name for sample in samples for name in _fields_of(sample)))
     image = _image_field(source, samples, fields, image)
     caption = _caption_field(source, samples, fields, caption)
@@ -215,14 +213,9 @@ def _names_have_dots(names: Sequence[str]) -> bool:
     In webdataset, a name ends at its first dot, so "0001.seg.png" has the field "seg.png". If
     nearly every such field occurs only once, the "fields" are probably parts of names.
     """
-    keys = set()
-    dotted = set()
-    for name in names:
-        key, ending = _key_and_field(name, has_dots=False)
-        keys.add(key)
-        if "." in ending:
-            dotted.add(ending)
-    return len(dotted) > len(keys)
+    pairs = [_key_and_field(name, has_dots=False) for name in names]
+    dotted = {ending for _, ending in pairs if "." in ending}
+    return len(dotted) > len({key for key, _ in pairs})
 
 
 def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:

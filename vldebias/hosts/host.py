@@ -89,8 +89,7 @@ class Host(EditableHost, SamplingHost):
     @property
     def memory(self) -> Memory:
         """Return the cache of values read from the model, shared with copies made by `at`."""
-        memory: Memory = vars(self).setdefault("_memory", Memory())
-        return memory
+        return vars(self).setdefault("_memory", Memory())
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

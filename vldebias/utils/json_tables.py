@@ -41,10 +41,9 @@ def parsed(text: str, source: str) -> JSON:
             would silently keep the last value).
     """
     try:
-        value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
+        return json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{source}: expected JSON, but it is not valid: {error}") from None
-    return value
 
 
 def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:

@@ -38,11 +38,10 @@ def people_in_words(value: str | Mapping[str, int | None]) -> str:
         return value
     groups = []
     for name, count in value.items():
-        if count is None:
-            groups.append(persons(name))
-        else:
-            number = NUMBERS[count] if count < len(NUMBERS) else f"{count}"
-            groups.append(f"{number} {person(name) if count == 1 else persons(name)}")
+        words = person(name) if count == 1 else persons(name)
+        if count is not None:
+            words = f"{NUMBERS[count] if count < len(NUMBERS) else count} {words}"
+        groups.append(words)
     return listed_words(groups)
 
 

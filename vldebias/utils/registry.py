@@ -189,9 +189,8 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         # Unhashable values such as lists cannot be looked up.
-        if not isinstance(name, str):
-            return False
-        return name in self.data or name in self._modules or name in self._all()
+        is_text = isinstance(name, str)
+        return is_text and (name in self.data or name in self._modules or name in self._all())
 
     def __iter__(self) -> Iterator[str]:
         registered = self._all()

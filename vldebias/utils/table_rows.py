@@ -189,8 +189,6 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
     >>> cell_of({"meta": '{"prompt": "a nurse"}'}, "meta.prompt")
     'a nurse'
     """
-    if name in row:
-        return row[name]
     column = find_column(list(row), name)
     if column is not None and column in row:
         return row[column]
@@ -215,7 +213,6 @@ def _opened(cell: JSON) -> JSON:
     if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
         return cell
     try:
-        value: JSON = json.loads(cell)
+        return json.loads(cell)
     except (ValueError, RecursionError):
         return cell
-    return value

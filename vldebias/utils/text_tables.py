@@ -233,22 +233,6 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     return text
 
 
-def separator_named(text: str | None) -> str | None:
-    """Return the separator that a user passed as "tab", "\\t" or a character.
-
-    Raises:
-        InvalidInputError: If the text is longer than one character.
-    """
-    if text is None:
-        return None
-    separator = {**SEPARATORS, "\\t": "\t"}.get(text, text)
-    if len(separator) != 1:
-        raise InvalidInputError(
-            f"separator: got {text!r}; expected {', '.join(SEPARATORS)} or one character"
-        )
-    return separator
-
-
 def split_rows(
     text: str, source: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
@@ -275,7 +259,12 @@ def split_rows(
             f"{source}: line {line}: got the control character {control.group()!r}; expected a text"
             " file in UTF-8"
         )
-    separator = separator_named(separator)
+    # The user may also pass a name, such as "tab".
+    separator = separator and {**SEPARATORS, "\\t": "\t"}.get(separator, separator)
+    if separator is not None and len(separator) != 1:
+        raise InvalidInputError(
+            f"separator: got {separator!r}; expected {', '.join(SEPARATORS)} or one character"
+        )
     table, above, excel_separator = _without_preamble(text, source)
     separator = separator or excel_separator or _separator_of(table, source, usual)
     try:

@@ -107,10 +107,8 @@ class JointHost(Host):
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
         """Return the model and its shareable modules, which only one attachment may use."""
-        modules: list[object] = [self.model]
-        for role in self.roles:
-            modules += self.wrapped_modules(role)
-        return tuple(modules)
+        shared = [module for role in self.roles for module in self.wrapped_modules(role)]
+        return (self.model, *shared)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | HFTokenizer | SimpleTokenizer:

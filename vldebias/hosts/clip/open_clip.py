@@ -77,8 +77,7 @@ class OpenClipHost(JointHost):
         Face towers.
         """
         tower = getattr(self.model, "text", self.model)
-        head: Layer | None = tower.proj if hasattr(tower, "proj") else tower.text_projection
-        return head
+        return tower.proj if hasattr(tower, "proj") else tower.text_projection
 
     @property
     def image_head(self) -> Layer | None:
@@ -88,17 +87,14 @@ class OpenClipHost(JointHost):
         pool or of a timm head.
         """
         visual = self.model.visual
-        head: Layer | None
         if hasattr(visual, "proj"):
-            head = visual.proj
-        elif hasattr(visual, "attnpool"):
-            head = visual.attnpool.c_proj
-        else:
-            # timm towers end in one or two layers.
-            head = getattr(visual, "head", None)
-            mlp = getattr(head, "mlp", None)
-            head = head if mlp is None else mlp.fc2
-        return head
+            return visual.proj
+        if hasattr(visual, "attnpool"):
+            return visual.attnpool.c_proj
+        # timm towers end in one or two layers.
+        head = getattr(visual, "head", None)
+        mlp = getattr(head, "mlp", None)
+        return head if mlp is None else mlp.fc2
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """Return the tower if it is a separate module; CLIP's text tower is part of the model."""
@@ -168,8 +164,7 @@ class OpenClipHost(JointHost):
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        features: Tensor = self.model.encode_text(tokens["text"], normalize=False)
-        return features
+        return self.model.encode_text(tokens["text"], normalize=False)
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return `features`, computed without trailing padding if the tower is CLIP's own."""
@@ -206,8 +201,7 @@ class OpenClipHost(JointHost):
         )
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        features: Tensor = self.model.encode_image(pixels["pixel_values"], normalize=False)
-        return features
+        return self.model.encode_image(pixels["pixel_values"], normalize=False)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode up to the end token, because CLIP's tokenizer pads with the id of "!"."""

@@ -407,11 +407,10 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
         texts = listed(value)
         if len(texts) == 1:  # the same text for all prompts
             texts = texts * prompts
-        texts_of_argument[name] = []
-        for text in texts:
-            if not isinstance(text, str):
-                raise InvalidInputError(f"{name}: got {text!r}; expected a string for each image")
-            texts_of_argument[name] += [text] * images
+        wrong = [text for text in texts if not isinstance(text, str)]
+        if wrong:
+            raise InvalidInputError(f"{name}: got {wrong[0]!r}; expected a string for each image")
+        texts_of_argument[name] = [text for text in texts for _ in range(images)]
     return texts_of_argument
 
 

@@ -197,8 +197,7 @@ class DiffusersHost(PipelineReader):
         def encode(prompts: list[str]) -> Sequence[object]:
             call.update(received)
             set_texts(call, texts_of_images(call) | {"prompt": prompts})
-            output: Sequence[object] = original(*bound.args, **bound.kwargs)
-            return output
+            return original(*bound.args, **bound.kwargs)
 
         scale = call.get("lora_scale")
         if scale not in (None, 1) and attachment.acts and adapters_length(self.text_modules):

@@ -61,10 +61,8 @@ class KnownEmbeddings:
 def rows_of(embeddings: object) -> Sequence[Tensor]:
     """Return the rows of embeddings, a tensor (b, ...) or a list of tensors."""
     rows: list[Tensor] = list(embeddings) if isinstance(embeddings, Tensor | list | tuple) else []
-    for row in rows:
-        if not isinstance(row, Tensor) or not row.is_floating_point() or not row.ndim:
-            return []
-    return rows
+    are_rows = [isinstance(row, Tensor) and row.is_floating_point() and row.ndim for row in rows]
+    return rows if all(are_rows) else []
 
 
 def _entries(row: Tensor) -> Tensor:

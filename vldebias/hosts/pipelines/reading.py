@@ -408,8 +408,7 @@ class PipelineReader(Host):
         if "device" not in settings:
             arguments["device"] = self.pipe._execution_device
         accepted = {name: value for name, value in arguments.items() if name in parameters}
-        result: Sequence[object] = self.pipe.encode_prompt(**accepted)
-        return result
+        return self.pipe.encode_prompt(**accepted)
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         if role not in self.roles:

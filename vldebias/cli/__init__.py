@@ -15,10 +15,10 @@ import vldebias
 from vldebias import programs
 from vldebias.cli.common import App, print_message
 from vldebias.cli.lazy import LazyGroup
-from vldebias.errors import StorageError, VldebiasError, VldebiasWarning, missing_extra
+from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
 from vldebias.programs import Entry
 
-__all__ = ["StorageError", "app", "main"]
+__all__ = ["app", "main"]
 
 
 COMMANDS = {

@@ -113,7 +113,7 @@ def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: i
     lines = [line for sentence in advice for line in wrapped(sentence, width)]
     room = max_lines - len(lines) - 1
     section = section_of(result, frame)
-    rest = section.lines(room, width) if section else _measure_lines(frame, room, width)
+    rest = _measure_lines(frame, room, width) if section is None else section.lines(room, width)
     return "\n".join([*lines, *rest])
 
 

@@ -312,7 +312,9 @@ def front_rows(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataF
         frame: a result's rows from `readable`.
         concluded: the conclusions that were drawn from these rows.
     """
-    method_of_row = {(each.task, each.metric, each.subset): each.method for each in concluded}
+    method_of_row = {}
+    for conclusion in concluded:
+        method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
     rows = with_costs(frame, concluded).loc[[key in method_of_row for key in keys]]
     rows = rows[at_settings(rows)]

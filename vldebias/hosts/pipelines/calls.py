@@ -262,7 +262,10 @@ def listed(prompt: Any) -> list[str]:
 
 def copied(call: Mapping[str, object]) -> dict[str, object]:
     """Copy a call's arguments and their lists, because some pipelines modify them."""
-    return {name: value[:] if isinstance(value, list) else value for name, value in call.items()}
+    arguments = {}
+    for name, value in call.items():
+        arguments[name] = list(value) if isinstance(value, list) else value
+    return arguments
 
 
 def running_call(pipe: object) -> Mapping[str, object] | None:
@@ -287,7 +290,10 @@ def running_call(pipe: object) -> Mapping[str, object] | None:
 
 def count_of(call: Mapping[str, object]) -> str | None:
     """Return the name of the argument that sets the number of images per prompt."""
-    return next((name for name in call if re.fullmatch(r"num_\w+_per_prompt", name)), None)
+    for name in call:
+        if re.fullmatch(r"num_\w+_per_prompt", name):
+            return name
+    return None
 
 
 def texts_of(call: Mapping[str, object], name: str) -> list[str]:

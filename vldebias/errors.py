@@ -249,9 +249,7 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
 
     def get(name: str) -> object:
         if name not in home_of_name:
-            hint = REMOVED.get(name, "")
-            if name in RENAMED:
-                hint = did_you_mean(name, home_of_name, "")
+            hint = REMOVED.get(name) or did_you_mean(name, home_of_name, "")
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}{hint and '; '}{hint}"
             )
@@ -272,8 +270,7 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
     return get
 
 
-# Other words for a name: parameters, exported names and losses from before version 1.0, and words
-# that people use for an attribute.
+# Other words for a name: words that people use for an attribute, a parameter or a loss.
 RENAMED = {
     "sex": ("gender",),
     "genre": ("gender",),
@@ -281,24 +278,9 @@ RENAMED = {
     "texts": ("prompts",),
     "prompts": ("attribute",),
     "sets": ("attribute",),
-    "attribute_set": ("attribute",),
     "groups": ("people", "variants"),
-    "top": ("fraction",),
     "learning_rate": ("lr",),
-    "expected": ("quota",),
-    "inspect": ("text_diagnostics",),
-    "debiased_contrastive": ("debiased",),
-    "hard_negative_contrastive": ("hard_negative",),
     "generalized_cross_entropy": ("gce",),
-    "DebiasedContrastiveLoss": ("Debiased",),
-    "HardNegativeContrastiveLoss": ("HardNegative",),
-    "GlobalContrastiveLoss": ("SogCLR", "NUCLR"),
-    "GCELoss": ("GCE",),
-    "InfoNCELoss": ("InfoNCE",),
-    "RINCELoss": ("RINCE",),
-    "SigmoidLoss": ("Sigmoid",),
-    "SpreadLoss": ("Spread",),
-    "SupConLoss": ("SupCon",),
 }
 
 _BALANCE_FIRST = (

@@ -115,11 +115,8 @@ def names_without_extra(group: str = "") -> list[str]:
     Args:
         group: as for `names_of_home`.
     """
-    names: list[str] = []
-    for program in programs().values():
-        if not program.extras:
-            names += _names_in(program, group)
-    return names
+    without_extra = [program for program in programs().values() if not program.extras]
+    return [name for program in without_extra for name in _names_in(program, group)]
 
 
 def _names_in(program: Program, group: str) -> dict[str, str]:

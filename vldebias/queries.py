@@ -277,14 +277,11 @@ class DebiasedQueries(ChromaFunction):
         are_stated = [False] * len(queries)
         if self.keep_stated:
             are_stated = self.host.stated(queries, self.fitted)
-        reports = []
-        for query, vector, is_stated in zip(
-            queries, vectors.rows.detach().cpu().numpy(), are_stated, strict=True
-        ):
-            report = search_page(
-                groups, index_call, vector, k, page=page, query=query, is_stated=is_stated
-            )
-            reports.append(report)
+        rows = vectors.rows.detach().cpu().numpy()
+        reports = [
+            search_page(groups, index_call, vector, k, page=page, query=query, is_stated=is_stated)
+            for query, vector, is_stated in zip(queries, rows, are_stated, strict=True)
+        ]
         if checked is not None:
             keys = np.concatenate([report.keys for report in reports])
             code_of_checked = read_checked(checked, groups.names, keys)

@@ -15,7 +15,7 @@ import vldebias
 from vldebias import programs
 from vldebias.cli.common import App, print_message
 from vldebias.cli.lazy import LazyGroup
-from vldebias.errors import StorageError, VldebiasError, VldebiasWarning, missing_extra
+from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
 from vldebias.programs import Entry
 
 __all__ = ["app", "main"]
@@ -103,31 +103,24 @@ def main() -> None:
         setattr(warnings, "showwarning", show)  # noqa: B010  (mypy rejects a plain assignment)
         try:
             app()
-        except (VldebiasError, OSError) as error:
+        except (VldebiasError, OSError, ImportError) as error:
             if was_interrupted(error):
                 print_message("interrupted")
                 raise SystemExit(130) from None
-            advice = ""
-            is_full = getattr(error, "errno", None) == errno.ENOSPC
-            # The message of a StorageError already contains this advice.
-            if is_full and not isinstance(error, StorageError):
-                advice = "; free some space and run the same command again"
-            print_message(f"{error}{advice}", "error", "red")
+            message = str(error)
+            if not isinstance(error, VldebiasError | OSError):
+                # If the module belongs to an optional extra, explain how to install it. Any other
+                # failed import is a bug and needs a traceback.
+                advice = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+                if advice is None:
+                    raise
+                message = str(advice)
+            # The message of a StorageError, which is a VldebiasError, already contains this advice.
+            elif not isinstance(error, VldebiasError) and error.errno == errno.ENOSPC:
+                message += "; free some space and run the same command again"
+            print_message(message, "error", "red")
             _discard_output()
             raise SystemExit(2) from None
-        except ModuleNotFoundError as error:
-            # If the module belongs to an optional extra, explain how to install it. Any other
-            # missing module is a bug and needs a traceback.
-            advice_on_extra = missing_extra(error)
-            if advice_on_extra is None:
-                raise
-            print_message(advice_on_extra, "error", "red")
-            raise SystemExit(2) from None
-        except ImportError as error:
-            if not was_interrupted(error):
-                raise
-            print_message("interrupted")
-            raise SystemExit(130) from None
         except SystemExit as end:  # on Ctrl-C, Typer exits with code 130 without a message
             if end.code == 130:
                 print_message("interrupted")

@@ -119,8 +119,7 @@ def _print(
 ) -> None:
     """Print all rows at once, so that an interrupted run does not print only some of them."""
     if as_json:
-        keys = ("prompt", "value", "reason", "original")
-        records = [dict(zip(keys, row, strict=True)) for row in rows]
+        records = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
         print_json({"seed": balanced.seed, "attributes": list(attribute), "prompts": records})
     else:
         print_grid(COLUMNS, [_cells(row) for row in rows])
@@ -159,12 +158,7 @@ def _cell(value: object) -> str:
     if isinstance(value, Mapping):
         # Format the group {"female": 2, "male": 1} as "2 female + 1 male". Values whose count is
         # None were not counted.
-        parts = []
-        for name, count in value.items():
-            if count is None:
-                parts.append(name)
-            else:
-                parts.append(f"{count} {name}")
+        parts = [name if count is None else f"{count} {name}" for name, count in value.items()]
         return " + ".join(parts)
     return str(value)
 

@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -374,10 +374,8 @@ def split_names(options: Sequence[str] | None) -> list[str]:
 
     Empty names are dropped.
     """
-    names = []
-    for text in options or ():
-        names += [name.strip() for name in text.split(",")]
-    return [name for name in names if name]
+    names = [name.strip() for text in options or () for name in text.split(",")]
+    return list(filter(None, names))
 
 
 def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
@@ -511,6 +509,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """
     if piped(head, rows):
         return
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -525,7 +524,15 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     gaps = 2 * (len(head) - 1)
     spare = out().width - gaps - sum(least_widths)
     if spare < 0:
-        print_blocks(head, rows)
+        # Print each row as its name, followed by one or more indented lines per cell.
+        for row in rows:
+            out().print(Text(_cut(head[0], row[0], out().width), style="bold"), soft_wrap=True)
+            for name, cell in zip(head[1:], row[1:], strict=True):
+                if cell:
+                    line = Text(f"{name}: {cell}")
+                    line.stylize("dim", 0, len(name) + 1)
+                    out().print(Padding(line, (0, 0, 0, 2)))
+            out().print()
         return
     # rich could make wide columns narrower than their longest word, so compute the widths here.
     # Narrow columns get the width that they need, and the other columns share the rest.
@@ -536,10 +543,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         extra = min(missing[column], spare // (len(head) - place))
         widths[column] += extra
         spare -= extra
-    shown = []
-    for row in rows:
-        cells = zip(head, row, widths, strict=True)
-        shown.append([_cut(name, cell, width) for name, cell, width in cells])
+    shown = [list(map(_cut, head, row, widths)) for row in rows]
     # If rows are wrapped, separate them with blank lines.
     fits = all(len(cell) <= width for row in shown for cell, width in zip(row, widths, strict=True))
     table = Table(box=None, padding=(0, 2, 0 if fits else 1, 0), pad_edge=False)
@@ -559,26 +563,6 @@ def _cut(name: str, cell: str, width: int) -> str:
         width: width of the column.
     """
     return shortened(cell, width) if name in PROMPTS and len(cell) > LONG_PROMPT else cell
-
-
-def print_blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print each row as its name, followed by one or more indented lines per cell.
-
-    Args:
-        head: column names.
-        rows: cells of each row. The first cell is the row's name.
-    """
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for row in rows:
-        out().print(Text(_cut(head[0], row[0], out().width), style="bold"), soft_wrap=True)
-        for name, cell in zip(head[1:], row[1:], strict=True):
-            if cell:
-                line = Text(f"{name}: {cell}")
-                line.stylize("dim", 0, len(name) + 1)
-                out().print(Padding(line, (0, 0, 0, 2)))
-        out().print()
 
 
 def print_list(
@@ -667,20 +651,16 @@ def print_message(text: object, kind: str = "", style: str = "") -> None:
         line.stylize(style, 0, len(start))
         err().print(line, soft_wrap=True)
         return
-    has_colors = sys.stderr.isatty()
-    if has_colors:
+    if sys.stderr.isatty():
         words = _folded(words, shutil.get_terminal_size().columns)
     # Follow the same rules as rich.
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
-        has_colors = False
-    if kind and has_colors:
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    if kind and sys.stderr.isatty() and not is_plain:
         words = typer.style(start, fg=style) + words.removeprefix(start)
     typer.echo(words, err=True)
 
 
 def _folded(text: str, width: int) -> str:
     """Wrap lines between words, without breaking paths or URLs."""
-    lines = []
-    for line in text.split("\n"):
-        lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
-    return "\n".join(lines)
+    fold = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(fold, text.split("\n")))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
     from vldebias.methods import Reference
-    from vldebias.projection.edit import Edit, Edits
+    from vldebias.projection.edit import Edit
     from vldebias.prompts import PromptSet
     from vldebias.utils.json_values import JSON
 
@@ -128,7 +128,16 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
           --projection gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --check
     """
-    _check_arguments(method, lam, reference, projection, merge, is_check=check)
+    fitting = {"--method": method, "--lam": lam, "--reference": reference}
+    passed = [option for option, value in fitting.items() if value is not None]
+    if passed and (check or projection is not None):
+        without_fitting = "--check" if check else "--projection"
+        raise InvalidInputError(
+            f"{passed[0]} only applies if an edit is fitted; remove it or {without_fitting}"
+        )
+    # Do not mix old and new weights in one folder, since the old ones could be loaded by mistake.
+    if merge is not None and merge.exists() and any(merge.iterdir()):
+        raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose a different one")
     check_out(save)
     check_sets(prompts)
     check_methods([method or "default"])
@@ -160,7 +169,11 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         for declined in saved.declined:
             print_message(f"{declined.attribute}: no edit. {_with_options(declined.reason)}")
         if not saved:
-            _print_declined(loaded.name, saved, [save, merge], as_json=as_json)
+            for folder in filter(None, (save, merge)):
+                print_message(f"nothing was written to {folder}")
+            if as_json:
+                choices = [choice.model_dump(mode="json") for choice in saved.declined]
+                print_json({"host": loaded.name, "roles": {}, "declined": choices})
             raise typer.Exit(1)
     edits, host = _edits_of_roles(saved, host)
     # Check that the edits fit the model before anything is written.
@@ -223,37 +236,6 @@ def _save_merged(model: nn.Module, folder: Path) -> None:
         raise
 
 
-def _check_arguments(
-    method: str | None,
-    lam: float | None,
-    reference: Path | None,
-    projection: Path | None,
-    merge: Path | None,
-    *,
-    is_check: bool,
-) -> None:
-    """Check that the options can be combined.
-
-    Raises:
-        InvalidInputError: If an option for fitting is passed although no edit is fitted, or if the
-            folder for merged weights is not empty.
-    """
-    without_fitting = ""
-    if is_check:
-        without_fitting = "--check"
-    elif projection is not None:
-        without_fitting = "--projection"
-    fitting = {"--method": method, "--lam": lam, "--reference": reference}
-    for option, value in fitting.items():
-        if without_fitting and value is not None:
-            raise InvalidInputError(
-                f"{option} only applies if an edit is fitted; remove it or {without_fitting}"
-            )
-    # Do not mix old and new weights in one folder, since the old ones could be loaded by mistake.
-    if merge is not None and merge.exists() and any(merge.iterdir()):
-        raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose a different one")
-
-
 def _edits_of_roles(saved: Edit | dict[str, Edit], host: Host) -> tuple[dict[str, Edit], Host]:
     """Return the edits by role, and the host to which they apply."""
     from vldebias.methods.cross_attention import at_denoiser
@@ -307,12 +289,9 @@ def _report(
         print_message(edit.provenance.choice)
     # Print this to stderr, since stdout must only contain JSON if --json is set.
     print_message(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
-    return {
-        "folder": folder,
-        "projection": repr(edit),
-        "diagnostics": diagnostics,
-        "provenance": provenance,
-    }
+    return EditFacts(
+        folder=folder, projection=repr(edit), diagnostics=diagnostics, provenance=provenance
+    )
 
 
 def _print(name: str, facts_of_role: Mapping[str, EditFacts], *, as_json: bool) -> None:
@@ -340,18 +319,6 @@ def _with_options(advice: str) -> str:
     return named.replace("reference=", "--reference")
 
 
-def _print_declined(
-    name: str, edits: Edits, folders: Sequence[Path | None], *, as_json: bool
-) -> None:
-    """Say that nothing was written, and print the default's decision if JSON is requested."""
-    for folder in folders:
-        if folder is not None:
-            print_message(f"nothing was written to {folder}")
-    if as_json:
-        declined = [choice.model_dump(mode="json") for choice in edits.declined]
-        print_json({"host": name, "roles": {}, "declined": declined})
-
-
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     """Run `vldebias.study.edit_check` and print its findings.
 
@@ -373,15 +340,9 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     # `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(name, words[passed], note) for name, passed, note in findings]
-    facts = {
-        "model": loaded.name,
-        "class": kind,
-        "prompts": prompts,
-        "versions": packages,
-        "checks": [
-            {"name": name, "right": passed, "note": note} for name, passed, note in findings
-        ],
-    }
+    checks = [{"name": name, "right": passed, "note": note} for name, passed, note in findings]
+    origin = {"model": loaded.name, "class": kind, "prompts": prompts}
+    facts = {**origin, "versions": packages, "checks": checks}
     print_list(("check", "result", "note"), rows, facts, as_json=as_json)
     if any(passed is False for _, passed, _ in findings):
         raise typer.Exit(1)

@@ -127,9 +127,8 @@ def run(
     loaded = load_suite(suite)
     settings: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}")}
     for name, value in flags.items():
-        settings[name] = value
-        if isinstance(value, list):  # `Options` must be hashable, but Typer passes lists
-            settings[name] = tuple(value)
+        # `Options` must be hashable, but Typer passes lists.
+        settings[name] = tuple(value) if isinstance(value, list) else value
     # Check the device last, since this imports torch.
     settings["device"] = device_of(flags.get("device"))
     # Without --methods, the suite uses its own list.
@@ -147,7 +146,7 @@ def list_all(as_json: Json = False) -> None:
       vldebias eval list
       vldebias eval list --json
     """
-    from vldebias.utils.files import packaged, read_yaml
+    from vldebias.utils.files import read_yaml
 
     suites = []
     rows = []
@@ -180,8 +179,6 @@ def show_suite(
       vldebias eval show fairface > mine.yaml
       vldebias eval show fairface --texts > prompts.txt
     """
-    from vldebias.utils.files import packaged
-
     if texts and suite in packaged("suites"):
         from vldebias.study.suite_texts import texts_of_packaged_suite
 

@@ -97,14 +97,10 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
 
         @functools.wraps(command)
         def with_added(**values: object) -> None:
-            passed = {}
-            for name, value in values.items():
-                # Typer passes None or [] for flags that are not set. Omit these, so that the
-                # function's own default applies.
-                is_unset = value is None or value == []
-                if name not in added or not is_unset:
-                    passed[name] = value
-            command(**passed)
+            # Typer passes None or [] for flags that are not set. Omit these, so that the function's
+            # own default applies.
+            unset = [name for name in added if values[name] is None or values[name] == []]
+            command(**{name: value for name, value in values.items() if name not in unset})
 
         # Typer takes the defaults from the signature and the options from the annotations.
         setattr(with_added, "__signature__", inspect.Signature(parameters))  # noqa: B010

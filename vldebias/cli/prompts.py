@@ -40,18 +40,9 @@ def list_sets(as_json: Json = False) -> None:
     rows = []
     for name in list_prompts():
         prompt_set = load_prompts(name)
-        facts.append(
-            {
-                "name": prompt_set.name,
-                "description": prompt_set.description,
-                "source": prompt_set.source,
-                "hash": prompt_set.hash,
-                "pairs": len(prompt_set.pairs),
-                "held_out_pairs": len(prompt_set.held_out_pairs),
-                "spurious": len(prompt_set.spurious),
-                "classes": len(prompt_set.classes),
-            }
-        )
+        texts = {key: getattr(prompt_set, key) for key in ("name", "description", "source", "hash")}
+        lists = ("pairs", "held_out_pairs", "spurious", "classes")
+        facts.append(texts | {key: len(getattr(prompt_set, key)) for key in lists})
         rows.append((prompt_set.name, str(len(prompt_set.pairs)), prompt_set.description))
     print_list(("name", "pairs", "description"), rows, facts, as_json=as_json)
 
@@ -171,17 +162,9 @@ def methods(as_json: Json = False) -> None:
     rows = []
     for name, method in declarations().items():
         needs = sorted(method.needs)
-        entry = {
-            "name": name,
-            "title": method.title,
-            "about": method.about,
-            "source": method.source,
-            "for": list(method.hosts),
-            "needs": needs,
-            "settings": sorted(method.settings),
-            "side": method.side,
-        }
-        facts.append(entry)
+        texts = {key: getattr(method, key) for key in ("title", "about", "source")}
+        lists = {"for": list(method.hosts), "needs": needs, "settings": sorted(method.settings)}
+        facts.append({"name": name, **texts, **lists, "side": method.side})
         description = method.about or method.title
         if method.source:
             description += f" ({method.source})"

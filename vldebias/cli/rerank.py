@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,9 +17,6 @@ from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.json_tables import Row
 from vldebias.utils.json_values import JSON
 from vldebias.utils.table_rows import cell_of
-
-if TYPE_CHECKING:
-    from vldebias.reranking import Report
 
 STDIN = Path("-")
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -105,12 +102,13 @@ def rerank_command(
     target_shares = _target_shares(shares)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
+    score = name_of_column["distance" if "distance" in name_of_column else "score"]
 
     from vldebias.reranking import rerank
 
     records = []
     for query, rows in rows_of_query.items():
-        values = _values(rows, name_of_column)
+        values = [_number(cell_of(row.cells, score), score, row.location) for row in rows]
         positions = rerank(
             # A lower distance is better.
             [-value for value in values] if "distance" in name_of_column else values,
@@ -123,7 +121,11 @@ def rerank_command(
         report = replace(positions.report, how_to_check=_HOW_TO_CHECK)
         print_message(f"{query}: {report}" if query else str(report))
         identities = [cell_of(row.cells, name_of_column["id"]) for row in rows]
-        results = _results(report, identities, values)
+        former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
+        results = []
+        for place, row in enumerate(report.order.tolist(), start=1):
+            cells = (place, identities[row], values[row], former[row])
+            results.append(dict(zip(COLUMNS[1:], cells, strict=True)))
         to_check = [identities[int(row)] for row in positions.to_check()]
         records.append(
             {**report.to_dict(), "query": query, "results": results, "to check": to_check}
@@ -240,12 +242,6 @@ def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] |
     return groups
 
 
-def _values(rows: Sequence[LocatedRow], name_of_column: Mapping[str, str]) -> list[float]:
-    """Return the score of each result, or its distance if the file contains distances."""
-    column = name_of_column["distance" if "distance" in name_of_column else "score"]
-    return [_number(cell_of(row.cells, column), column, row.location) for row in rows]
-
-
 def _number(value: JSON, column: str, location: str) -> float:
     if isinstance(value, (str, int, float)):
         try:
@@ -253,18 +249,6 @@ def _number(value: JSON, column: str, location: str) -> float:
         except ValueError:
             pass
     raise InvalidInputError(f"{location}: expected a number in {column!r}, got {value!r}")
-
-
-def _results(
-    report: Report, identities: Sequence[JSON], values: Sequence[float]
-) -> list[dict[str, JSON]]:
-    """Return each result's place, id, score and former place, with keys from `COLUMNS`."""
-    former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
-    results = []
-    for place, row in enumerate(report.order.tolist(), start=1):
-        cells = (place, identities[row], values[row], former[row])
-        results.append(dict(zip(COLUMNS[1:], cells, strict=True)))
-    return results
 
 
 def _print_results(records: Sequence[Mapping[str, Any]]) -> None:

@@ -83,9 +83,8 @@ def report(
         run_files.record_pages(path.parent, (written, written.with_suffix(".csv"), *tables))
         print_message(written)
         return
-    differences = []
-    for change, names in run_files.verify(path).items():
-        differences += [f"{change}: {name}" for name in names]
+    changes = run_files.verify(path).items()
+    differences = [f"{change}: {name}" for change, names in changes for name in names]
     if differences:
         common.echo("\n".join(differences))
         raise typer.Exit(1)

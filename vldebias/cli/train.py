@@ -74,13 +74,10 @@ def _list_settings(is_requested: bool) -> None:
         for name in names:
             field = kind.model_fields[name]
             default = field.get_default(call_default_factory=True)
-            if default is None:
-                default = "not set"
-            text = field.description or ""
             readers = losses_with(name)
-            if readers:
-                text = f"{', '.join(readers)}: {text}"
-            rows.append((name, str(default), text))
+            text = f"{', '.join(readers)}: " if readers else ""
+            text += field.description or ""
+            rows.append((name, "not set" if default is None else str(default), text))
         print_grid((group, "default", "what it does"), rows)
     raise typer.Exit
 
@@ -154,10 +151,9 @@ def train(  # noqa: PLR0913  (each is an option of the command)
           --set debias=gender --set group=gender
       vldebias train --config run.yaml --show
     """
-    values: dict[str, Any] = {}
-    for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
-        # Setting names contain underscores, but hyphens are also accepted, as in flags.
-        values[name.replace("-", "_")] = value
+    pairs_of_set = parse_pairs(assignments or (), "--set", "ema=0.999")
+    # Setting names contain underscores, but hyphens are also accepted, as in flags.
+    values = {name.replace("-", "_"): value for name, value in pairs_of_set.items()}
     # Flags override --set.
     values |= flags
     if preset is not None:
@@ -194,16 +190,8 @@ def losses(as_json: Json = False) -> None:
         defaults = {
             setting: field.get_default() for setting, field in loss.settings.model_fields.items()
         }
-        facts.append(
-            {
-                "name": name,
-                "settings": defaults,
-                "title": loss.title,
-                "summary": loss.summary,
-                "source": loss.source,
-                "reads": loss.reads,
-            }
-        )
+        shown = {key: getattr(loss, key) for key in ("title", "summary", "source", "reads")}
+        facts.append({"name": name, "settings": defaults, **shown})
         settings = ", ".join(
             setting if default is None else f"{setting}={default}"
             for setting, default in defaults.items()
@@ -274,24 +262,18 @@ def _run(
 
     # Show progress only in the main process. RANK is set by torchrun and accelerate, but not for a
     # single process.
-    progress = Progress(err())
-    if int(os.environ.get("RANK", "0")):
-        progress = SILENT
-    work = train_model
-    if is_listing:
-        work = list_pairs
+    progress = SILENT if int(os.environ.get("RANK", "0")) else Progress(err())
+    work = list_pairs if is_listing else train_model
     try:
-        outcome = work(settings, folder, cpu=is_on_cpu, progress=progress)
+        return work(settings, folder, cpu=is_on_cpu, progress=progress)
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
         # Nothing is saved if a run is interrupted while loading, or twice before a step finishes.
-        continues = "to start over, since nothing was saved"
-        if done:
-            continues = f"to continue after step {done} of {steps}"
+        start_over = "to start over, since nothing was saved"
+        continues = f"to continue after step {done} of {steps}" if done else start_over
         print_message(f"run the same command {continues}")
         # By convention, the exit code is 130 after Ctrl-C and 143 after SIGTERM.
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
-    return outcome
 
 
 def _print(outcome: dict[str, Any], folder: Path, *, is_of_heads: bool) -> None:
@@ -376,15 +358,13 @@ def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> Non
         cells = [TITLES.get(name, name)]
         conclusion = conclusion_of_score.get(name)
         form = ".3f"
+        outcome_cells = ["", ""]
         if conclusion is not None:
             form = form_of_figures(conclusion.after, conclusion.change)
+            outcome_cells = [moved(conclusion.change), conclusion.verdict]
         for scores in stages.values():
             value = scores.get(name)
             cells.append("" if value is None else f"{value:{form}}")
-        if conclusion is None:
-            cells += ["", ""]
-        else:
-            cells += [moved(conclusion.change), conclusion.verdict]
-        rows.append(cells)
+        rows.append([*cells, *outcome_cells])
     if rows:
         print_grid(("score on held-out data", *stages, "change, 95%", "verdict"), rows)

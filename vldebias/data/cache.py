@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -88,13 +88,32 @@ def embed_images(
     >>> embed_images(open_world("portraits", n=60), encoder)  # doctest: +SKIP
     Embeddings(60 images of width 256, columns ['gender'])
     """
-    _check_arguments(data, dtype, shard_size, batch_size, workers)
-    origin = _origin(data, encoder, dtype, fast)
+    if not isinstance(data, ImageData):
+        raise InvalidInputError(
+            f"data: expected images with random access, got {type(data).__name__}; open the data"
+            " without streaming"
+        )
+    if dtype not in DTYPES:
+        raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if shard_size < 1 or batch_size < 1 or workers < 0:
+        raise InvalidInputError(
+            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}; expected"
+            " at least 1, 1 and 0"
+        )
+    origin: dict[str, object] = {
+        "data": data.name,
+        "split": data.split,
+        "data_fingerprint": data.fingerprint,
+        "model": encoder.name,
+        "fingerprint": encoder.fingerprint,
+        "preprocessing": encoder.preprocessing,
+        "dtype": dtype,
+    }
+    if fast:
+        origin["fast"] = True
     folder = _folder(data, encoder, cache_dir, dtype, shard_size, fast)
-    place = folder
-    if runner is not None:
-        # Ray workers have a different working directory, so relative paths would break.
-        place = folder.absolute()
+    # Ray workers have a different working directory, so relative paths would break.
+    place = folder if runner is None else folder.absolute()
     card = {**origin, "shard_size": shard_size}
     with progress or Progress() as display:
         run = _Run(place, shard_size, card, encoder, dtype, batch_size, workers, runner, fast)
@@ -115,22 +134,6 @@ def embed_images(
     source = json.loads(json.dumps(dict(data.about), default=str))
     facts = {**origin, **embeddings.about, "cache": str(folder), "source": source}
     return replace(embeddings, about=facts)
-
-
-def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, object]:
-    """Describe the images, the model and the settings that the features come from."""
-    origin: dict[str, object] = {
-        "data": data.name,
-        "split": data.split,
-        "data_fingerprint": data.fingerprint,
-        "model": encoder.name,
-        "fingerprint": encoder.fingerprint,
-        "preprocessing": encoder.preprocessing,
-        "dtype": dtype,
-    }
-    if fast:
-        origin["fast"] = True
-    return origin
 
 
 def _folder(
@@ -156,27 +159,8 @@ def _folder(
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     # The name is for human readers; the digest identifies the data set.
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
-    root = cache_dir or os.environ.get("VLDEBIAS_CACHE")
-    if not root:
-        root = Path.home() / ".cache" / "vldebias"
+    root = cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias"
     return Path(root) / f"{readable}-{digest}"
-
-
-def _check_arguments(
-    data: object, dtype: str, shard_size: int, batch_size: int, workers: int
-) -> None:
-    if not isinstance(data, ImageData):
-        raise InvalidInputError(
-            f"data: expected images with random access, got {type(data).__name__}; open the data"
-            " without streaming"
-        )
-    if dtype not in DTYPES:
-        raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
-    if shard_size < 1 or batch_size < 1 or workers < 0:
-        raise InvalidInputError(
-            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}; expected"
-            " at least 1, 1 and 0"
-        )
 
 
 @dataclass(eq=False)
@@ -199,13 +183,9 @@ class Shard:
 
     def notes(self) -> dict[str, object]:
         """Return the fields other than the tensors, together with a digest of the entire shard."""
-        tensors = {"features": self.features, "rows": self.rows}
-        notes = {}
-        for entry in fields(self):
-            if entry.name not in tensors:
-                notes[entry.name] = getattr(self, entry.name)
+        notes = {"start": self.start, "count": self.count, "skipped": self.skipped}
         state = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
-        add_tensors(state, tensors.items())
+        add_tensors(state, [("features", self.features), ("rows", self.rows)])
         return notes | {"digest": state.hexdigest()}
 
 
@@ -281,10 +261,7 @@ class _Run:
         shards = range(-(-len(data) // self.shard_size))
         # Only process 0 looks for missing shards. A slower process could find some of them already
         # written, and would then divide the work differently.
-        missing: list[int] = []
-        if group.rank == 0:
-            missing = [index for index in shards if self.read(index) is None]
-        missing = group.share(missing)
+        missing = group.share([i for i in shards if group.rank == 0 and self.read(i) is None])
         if 0 < len(missing) < len(shards):
             progress.print_line(f"{data.name} {data.split}: resuming from an earlier run")
         # Assign shards round-robin, so that all processes finish at about the same time.
@@ -349,32 +326,23 @@ class _Run:
             InvalidInputError: If a shard is missing even though all processes have finished.
         """
         shards = []
-        missing = []
         for index in indices:
             shard = self.read(index)
             if shard is None:
-                missing.append(index)
-            else:
-                shards.append(shard)
-        if missing:
-            raise InvalidInputError(
-                f"{self.path(missing[0])}: this shard is missing, although all processes have"
-                " finished. Check that all processes use the same cache folder and that nothing"
-                " deletes files in it, then run again"
-            )
+                raise InvalidInputError(
+                    f"{self.path(index)}: this shard is missing, although all processes have"
+                    " finished. Check that all processes use the same cache folder and that nothing"
+                    " deletes files in it, then run again"
+                )
+            shards.append(shard)
         return shards
 
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
         """Return a row number and the image's pixels, or the reason why it cannot be read."""
         try:
-            path = ""
-            if self.fast:
-                path = data.path(row)
             # Decoding at a reduced size requires a known input size.
-            if path and self.encoder.side:
-                image = decode(Path(path), draft=2 * self.encoder.side)
-            else:
-                image = data.read(row)
+            path = data.path(row) if self.fast and self.encoder.side else ""
+            image = decode(Path(path), draft=2 * self.encoder.side) if path else data.read(row)
         except OSError as error:
             return row, why_unreadable(error)
         return row, self.encoder.prepare(image)
@@ -426,12 +394,9 @@ class _Run:
 def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     """Combine the features of all shards with the ids, labels and captions of their rows."""
     rows = torch.cat([shard.rows for shard in shards]).numpy()
-    skipped = []
-    for shard in shards:
-        skipped += [{"id": name, "reason": reason} for name, reason in shard.skipped]
-    captions: tuple[str, ...] = ()
-    if data.captions:
-        captions = tuple(data.captions[row] for row in rows)
+    pairs = [pair for shard in shards for pair in shard.skipped]
+    skipped = [{"id": name, "reason": reason} for name, reason in pairs]
+    captions = tuple(data.captions[row] for row in rows) if data.captions else ()
     # A shard without readable images has no known dimension.
     parts = [shard.features for shard in shards if len(shard.features)]
     features = torch.empty(0, 0)

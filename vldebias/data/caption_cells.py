@@ -56,13 +56,8 @@ def captions_of(cells: Iterable[object], source: str) -> tuple[list[str], list[t
         cells: strings or lists of strings.
         source: column name for messages.
     """
-    captions: list[str] = []
-    more_captions: list[tuple[str, ...]] = []
-    for cell in cells:
-        first, further = captions_in(cell, source)
-        captions.append(first)
-        more_captions.append(further or ())
-    return captions, more_captions
+    pairs = [captions_in(cell, source) for cell in cells]
+    return [first for first, _ in pairs], [further or () for _, further in pairs]
 
 
 def texts_of_list(cell: object) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -98,46 +98,22 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
                 " columns; omit these options, or write a table with the path, caption and labels"
                 " of each image"
             )
-    if layout.kind == "table":
-        return _open_table(
-            path,
-            split,
-            layout,
-            labels=labels or (),
-            folder=folder,
-            allow_outside=allow_outside,
-            separator=separator,
-            encoding=encoding,
-        )
     if layout.kind == "coco":
         return _open_coco(path, split, layout, folder, allow_outside)
     if layout.kind == "pairs":
         return _open_pairs(path, split, layout, encoding)
-    wanted_caption = (caption or "auto") if reads_captions else None
-    return open_huggingface(
-        root,
-        split,
-        image=image,
-        caption=wanted_caption,
-        labels=labels,
-        images=images,
-        streaming=streaming,
-        files=layout.files if layout.kind == "datasets" else (),
-    )
-
-
-def _open_table(
-    path: Path,
-    split: str | None,
-    layout: Layout,
-    *,
-    labels: ColumnNames,
-    folder: Path | None,
-    allow_outside: bool,
-    separator: str | None,
-    encoding: str | None,
-) -> ImageData:
-    """Open a table of paths. If there is no split column, all rows are training data."""
+    if layout.kind != "table":
+        return open_huggingface(
+            root,
+            split,
+            image=image,
+            caption=(caption or "auto") if reads_captions else None,
+            labels=labels,
+            images=images,
+            streaming=streaming,
+            files=layout.files if layout.kind == "datasets" else (),
+        )
+    # If a table of paths has no split column, all rows are training data.
     table = read_table(path, separator=separator, encoding=encoding)
     if layout.header:
         table = with_header(table, layout.header)
@@ -160,7 +136,7 @@ def _open_table(
         table,
         image=image,
         caption=layout.caption,
-        labels=labels,
+        labels=labels or (),
         folder=folder,
         allow_outside=allow_outside,
     )
@@ -235,13 +211,8 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
             f"{file}: expected COCO's captions (images with id and file_name, annotations with"
             f" image_id and caption), got the keys {sorted(content)[:8]}"
         ) from None
-    pairs = []
-    unknown = []
-    for number, text in captions:
-        if number in name_of_image:
-            pairs.append((name_of_image[number], text))
-        else:
-            unknown.append(number)
+    pairs = [(name_of_image[image], text) for image, text in captions if image in name_of_image]
+    unknown = [image for image, _ in captions if image not in name_of_image]
     if unknown:
         warn(
             f"{file}: {len(unknown)} of {len(captions)} captions refer to images that are not"
@@ -265,7 +236,14 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     top_folders = {PurePosixPath(image).parts[0] for image in text_of_image}
     splits = top_folders & set(chain.from_iterable(ALIASES.values()))
     if splits and wanted != "all":
-        text_of_image = _texts_of_split(path, text_of_image, splits, wanted)
+        names = ALIASES.get(wanted, (wanted,))
+        if splits.isdisjoint(names):
+            raise InvalidInputError(
+                f"{path}: expected split {' or '.join(sorted(splits))} or all, got {wanted!r}"
+            )
+        for image in list(text_of_image):
+            if PurePosixPath(image).parts[0] not in names:
+                del text_of_image[image]
     if not splits and wanted not in ("all", "train"):
         raise InvalidInputError(
             f"{path}: expected a folder for split {split!r}; without such a folder, all images are"
@@ -306,14 +284,12 @@ def _captions_in(
     texts = decoded_texts([(path / file).read_bytes() for file in files], str(path), encoding)
     captions: list[str] = []
     further: list[tuple[str, ...]] = []
-    several: list[str] = []
-    for file, text in zip(files, texts, strict=True):
+    for text in texts:
         # Each line is a caption, as in sd-scripts with --enable_wildcard.
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         captions.append(lines[0] if lines else "")
         further.append(tuple(lines[1:]))
-        if len(lines) > 1:
-            several.append(file)
+    several = [file for file, more in zip(files, further, strict=True) if more]
     if several:
         warn(
             f"{path}: {len(several)} of {len(texts)} text files have several lines, such as"
@@ -321,29 +297,3 @@ def _captions_in(
             SuspectInputWarning,
         )
     return captions, further
-
-
-def _texts_of_split(
-    path: Path, text_of_image: Mapping[str, str], splits: Collection[str], wanted: str
-) -> dict[str, str]:
-    """Return the text files for a split's images.
-
-    Args:
-        path: folder of the images and text files.
-        text_of_image: image -> text file.
-        splits: folders treated as splits.
-        wanted: the split, by any of its names.
-
-    Raises:
-        InvalidInputError: If the split does not exist.
-    """
-    names = ALIASES.get(wanted, (wanted,))
-    if not set(splits) & set(names):
-        raise InvalidInputError(
-            f"{path}: expected split {' or '.join(sorted(splits))} or all, got {wanted!r}"
-        )
-    selected = {}
-    for image, text in text_of_image.items():
-        if PurePosixPath(image).parts[0] in names:
-            selected[image] = text
-    return selected

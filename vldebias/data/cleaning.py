@@ -44,9 +44,7 @@ def cleaned(caption: str) -> str:
             # A caption without spaces, such as "denise%27s+chicken", is part of a URL.
             with suppress(UnicodeDecodeError):
                 text = unquote_plus(text, errors="strict")
-    if text == caption:
-        return caption
-    return " ".join(text.split())
+    return caption if text == caption else " ".join(text.split())
 
 
 def clean_captions(

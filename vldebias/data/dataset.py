@@ -72,13 +72,10 @@ class Columns:
         """Return the indices of the selected rows, and their field values by field name."""
         # Convert slices, masks and negative indices to positions 0 .. n - 1.
         index = np.arange(len(self))[indices_of(rows)]
-        captions: tuple[str, ...] = ()
-        if self.captions:
-            captions = tuple(self.captions[i] for i in index)
         columns = {
             "ids": tuple(self.ids[i] for i in index),
             "labels": {column: labels[index] for column, labels in self.labels.items()},
-            "captions": captions,
+            "captions": tuple(self.captions[i] for i in index) if self.captions else (),
         }
         return index, columns
 
@@ -203,17 +200,14 @@ class ImageData(Columns):
         if self.more_captions:
             columns["more_captions"] = tuple(self.more_captions[i] for i in index)
 
-        # Lazy, because subsets of large data sets usually do not need to be hashed.
-        def fingerprint() -> str:
-            return fingerprint_of([self.fingerprint, *map(str, index)])
-
-        def read(row: int) -> Image.Image:
-            return self.read(int(index[row]))
-
-        def path(row: int) -> str:
-            return self.path(int(index[row]))
-
-        return replace(self, fingerprint=fingerprint, read=read, path=path, **columns)
+        return replace(
+            self,
+            # Lazy, because subsets of large data sets usually do not need to be hashed.
+            fingerprint=lambda: fingerprint_of([self.fingerprint, *map(str, index)]),
+            read=lambda row: self.read(int(index[row])),
+            path=lambda row: self.path(int(index[row])),
+            **columns,
+        )
 
     def __repr__(self) -> str:
         captions = ", captions" if self.captions else ""
@@ -274,25 +268,15 @@ def file_images(
         refuse_outside(name, root, files)
     # The ids are the paths as passed, even if the file names differ in case.
     paths = existing_names(root, files)
-
-    def read(index: int) -> Image.Image:
-        return decode(root / paths[index])
-
-    def path(index: int) -> str:
-        return os.path.abspath(root / paths[index])
-
-    def fingerprint() -> str:
-        return fingerprint_files(files, [root / file for file in paths])
-
     return ImageData(
         name=name,
         split=split,
         ids=tuple(files),
-        read=read,
+        read=lambda index: decode(root / paths[index]),
         labels=dict(labels),
-        fingerprint=fingerprint,
+        fingerprint=lambda: fingerprint_files(files, [root / file for file in paths]),
         about={"root": str(root), **(about or {})},
-        path=path,
+        path=lambda index: os.path.abspath(root / paths[index]),
         **captions,
     )
 
@@ -380,9 +364,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
             return error.strerror or str(error)
         return ""
 
-    display = SILENT
-    if progress:
-        display = Progress()
+    display = Progress() if progress else SILENT
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
         # Pillow's decoders release the GIL, so threads decode in parallel.

@@ -139,13 +139,9 @@ class Embeddings(Columns):
             ) from None
         refuse_text("ids", ids)
         refuse_text("captions", captions)
-        if ids is None:
-            names: Sequence[str] = _numbers(rows)
-        else:
-            names = tuple(map(str, ids))
-        columns = {}
-        for name, values in (labels or {}).items():
-            columns[name] = _column(f"labels[{name!r}]", values)
+        names = _numbers(rows) if ids is None else tuple(map(str, ids))
+        given = (labels or {}).items()
+        columns = {name: _column(f"labels[{name!r}]", values) for name, values in given}
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:
@@ -202,9 +198,7 @@ class Embeddings(Columns):
 def _numbers(features: Any) -> RowNumbers:
     """Return row numbers, which serve as the names of unnamed rows."""
     # A scalar has no rows; it raises an error later.
-    if not features.ndim:
-        return RowNumbers(0)
-    return RowNumbers(len(features))
+    return RowNumbers(len(features) if features.ndim else 0)
 
 
 def _column(source: str, values: Labels | ColumnLike, names: Sequence[str] | None = None) -> Labels:
@@ -244,9 +238,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         facts = {**_facts(fields), "file": str(path)}
         if ignored:
             facts["ignored"] = ignored
-        ids: Sequence[str] = _numbers(fields["features"])
-        if "ids" in fields:
-            ids = _strings(fields, "ids")
+        ids = _strings(fields, "ids") if "ids" in fields else _numbers(fields["features"])
         labels = {}
         for key in fields:
             if key.startswith("label."):
@@ -373,9 +365,7 @@ def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
                 else:
                     fields[name] = array
     except _UNREADABLE as error:
-        subject = ""
-        if name:
-            subject = f"{name!r} "
+        subject = f"{name!r} " if name else ""
         raise InvalidInputError(
             f"{subject}cannot be read ({error}); expected a .npz file of numbers and strings, as"
             " np.savez(path, features=array) writes. Python objects are never unpickled: store"
@@ -435,10 +425,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
     if key not in fields:
         return ()
     array = fields[key]
-    if array.dtype == np.uint8:
-        texts = _parsed(array, key)
-    else:
-        texts = array.tolist()
+    texts = _parsed(array, key) if array.dtype == np.uint8 else array.tolist()
     if array.dtype.kind == "S":
         try:
             texts = [text.decode("utf-8") for text in texts]

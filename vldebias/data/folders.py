@@ -52,15 +52,12 @@ def is_picture(path: str | PurePosixPath) -> bool:
 
 def files_below(folder: Path) -> tuple[list[str], list[str]]:
     """Return the sorted paths of all files in a folder, and the subset that is litter."""
-    files = []
-    litter = []
+    files: list[str] = []
+    litter: list[str] = []
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name).relative_to(folder).as_posix()
-            if is_litter(path):
-                litter.append(path)
-            else:
-                files.append(path)
+            (litter if is_litter(path) else files).append(path)
     return sorted(files), sorted(litter)
 
 
@@ -174,9 +171,7 @@ def folder_of_paths(root: str | Path, images: str | Path | None) -> Path:
     """
     if images is not None:
         return Path(images)
-    if Path(root).is_dir():
-        return Path(root)
-    return Path(root).parent
+    return Path(root) if Path(root).is_dir() else Path(root).parent
 
 
 def folder_of_images(table: Path, files: Sequence[str]) -> Path:

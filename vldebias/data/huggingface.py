@@ -273,10 +273,7 @@ def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[l
         InvalidInputError: If the split does not exist.
     """
     if split == "all":
-        names: list[str] = []
-        for aliases in ALIASES.values():
-            names += aliases
-        ordered = [name for name in names if name in splits]
+        ordered = [name for name in chain.from_iterable(ALIASES.values()) if name in splits]
         parts = [splits[name] for name in dict.fromkeys((*ordered, *splits))]
         return join(parts) if len(parts) > 1 else parts[0]
     for name in ALIASES.get(split, (split,)):
@@ -343,9 +340,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
     )
     if len(candidates) == 1:
         return candidates[0]
-    problem = "no image column"
-    if candidates:
-        problem = f"images may be in any of {candidates}"
+    problem = f"images may be in any of {candidates}" if candidates else "no image column"
     raise InvalidInputError(
         f"{place}: {problem}; choose one of {list(features)} with --image-column (in Python"
         " image=...)"
@@ -510,24 +505,18 @@ class ImageStream:
         def cell(index: int) -> Cell | None:
             return images[int(rows[index])][self.image]
 
-        def read(index: int) -> Image.Image:
-            return self._read(cell(index))
-
-        def path(index: int) -> str:
-            return self._path(cell(index))
-
         return ImageData(
             name=self.name,
             split=self.split,
             ids=tuple(ids[row] for row in rows),
-            read=read,
+            read=lambda index: self._read(cell(index)),
             labels={label: column[rows] for label, column in labels.items()},
             # Lazy, because hashing a large data set is slow.
             fingerprint=partial(self._fingerprint_of_files, paths, ids),
             captions=tuple(captions),
             more_captions=tuple(more_captions),
             about=self.about,
-            path=path,
+            path=lambda index: self._path(cell(index)),
         )
 
     def _fingerprint_of_files(self, paths: Sequence[str], ids: Sequence[str]) -> str:

@@ -83,12 +83,7 @@ class Labels:
         if names is None:
             names = sorted(set(texts) - {""})
         code_of_name = {name: code for code, name in enumerate(names)} | {"": UNKNOWN}
-        unexpected = sorted(set(texts) - set(code_of_name))
-        if unexpected:
-            hint = did_you_mean(unexpected[0], names, "choose one of them", CLOSE_LABELS)
-            raise InvalidInputError(
-                f"labels: expected one of {list(names)}, got {unexpected[:8]}; {hint}"
-            )
+        _refuse_unknown("labels", set(texts) - {""}, names, "choose one of them")
         codes = [code_of_name[text] for text in texts]
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
@@ -172,12 +167,7 @@ class Labels:
                 )
             return labels
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
-        unnamed = sorted(set(labels.names) - set(name_of_value))
-        if unnamed:
-            hint = did_you_mean(unnamed[0], name_of_value, "correct the table", CLOSE_LABELS)
-            raise InvalidInputError(
-                f"{source}: expected one of {list(name_of_value)}, got {unnamed[:8]}; {hint}"
-            )
+        _refuse_unknown(source, labels.names, name_of_value, "correct the table")
         new_names = list(dict.fromkeys(name_of_value.values()))
         new_codes = [new_names.index(name_of_value[value]) for value in labels.names]
         new_codes.append(UNKNOWN)  # the last element, selected by the code -1
@@ -232,6 +222,18 @@ class Labels:
 
     def __repr__(self) -> str:
         return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
+
+
+def _refuse_unknown(
+    source: str, values: Iterable[str], known: Iterable[str], otherwise: str
+) -> None:
+    """Raise an error for values that are not known."""
+    unknown = sorted(set(values).difference(known))
+    if unknown:
+        hint = did_you_mean(unknown[0], known, otherwise, CLOSE_LABELS)
+        raise InvalidInputError(
+            f"{source}: expected one of {list(known)}, got {unknown[:8]}; {hint}"
+        )
 
 
 def indices_of(rows: ArrayLike | slice) -> slice | NDArray[Any]:

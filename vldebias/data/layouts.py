@@ -158,11 +158,29 @@ def find_layout(
         return Layout("datasets")
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
-    if path.suffix.lower() in TABLES and not is_coco(path, encoding):
-        return _layout_of_table(
-            path, image, caption, separator, encoding, reads_captions=reads_captions
-        )
-    return _layout_of_file(path, image)
+    if path.suffix.lower() not in TABLES or is_coco(path, encoding):
+        return _layout_of_file(path, image)
+    # The layout of a table depends on its first rows.
+    names, first, is_complete = _first_rows(path, separator, encoding)
+    header: tuple[str, ...] = ()
+    form = path.suffix.lower().removeprefix(".")
+    if image is None and caption is None and not fitting_columns(names, IMAGE_COLUMNS):
+        header = _missing_header(path, names, form)
+    if header:
+        first = [dict(zip(header, row.values(), strict=True)) for row in first]
+        names = list(header)
+    image = _column(path, names, image, IMAGE_COLUMNS, "images", _SET_IMAGE, form)
+    cells = [str(cell_of(row, image) or "") for row in first]
+    if any(_URL.fullmatch(cell.strip()) for cell in cells[:50]):
+        captions = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
+        raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
+    if reads_captions:
+        caption = _column(path, names, caption, CAPTION_COLUMNS, "captions", _SET_CAPTION, form)
+        if image == caption:
+            raise InvalidInputError(same_column(str(path), image, names))
+    images = tuple(map(without_number, cells))
+    used_caption = caption if reads_captions else None
+    return Layout("table", (str(path),), image, used_caption, header, images, is_complete)
 
 
 def _layout_of_file(path: Path, image: str | None) -> Layout:
@@ -329,13 +347,9 @@ def _refuse_pictures_without_captions(
 ) -> None:
     """Raise an error that explains where image captions may be stored."""
     stems = {PurePosixPath(file).stem for file in pictures}
-    by_name: list[str] = []
-    other_files: list[str] = []
-    for file in files:
-        named_files = by_name if PurePosixPath(file).stem in stems else other_files
-        named_files.append(file)
+    by_name = [file for file in files if PurePosixPath(file).stem in stems]
     texts = _ending_in(by_name, *TEXT_ENDINGS)
-    tables = _ending_in(other_files, *TABLES)
+    tables = _ending_in(sorted(set(files).difference(by_name)), *TABLES)
     facts = _ending_in(by_name, ".json")
     remedy = "expected a .txt with the same name next to each image, or a table"
     if texts:
@@ -442,38 +456,6 @@ def decoded_head(content: bytes, source: str, encoding: str | None) -> str:
     if len(content) % 2:
         content = content[:-1]
     return decoded(content, source, encoding)
-
-
-def _layout_of_table(
-    path: Path,
-    image: str | None,
-    caption: str | None,
-    separator: str | None,
-    encoding: str | None,
-    *,
-    reads_captions: bool,
-) -> Layout:
-    """Return the layout of a table, based on its first rows."""
-    names, first, is_complete = _first_rows(path, separator, encoding)
-    header: tuple[str, ...] = ()
-    form = path.suffix.lower().removeprefix(".")
-    if image is None and caption is None and not fitting_columns(names, IMAGE_COLUMNS):
-        header = _missing_header(path, names, form)
-    if header:
-        first = [dict(zip(header, row.values(), strict=True)) for row in first]
-        names = list(header)
-    image = _column(path, names, image, IMAGE_COLUMNS, "images", _SET_IMAGE, form)
-    cells = [str(cell_of(row, image) or "") for row in first]
-    if any(_URL.fullmatch(cell.strip()) for cell in cells[:50]):
-        captions = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
-        raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
-    if reads_captions:
-        caption = _column(path, names, caption, CAPTION_COLUMNS, "captions", _SET_CAPTION, form)
-        if image == caption:
-            raise InvalidInputError(same_column(str(path), image, names))
-    paths = tuple(map(without_number, cells))
-    used_caption = caption if reads_captions else None
-    return Layout("table", (str(path),), image, used_caption, header, paths, is_complete)
 
 
 def find_captions(names: Sequence[str], place: str) -> str | None:
@@ -645,10 +627,9 @@ def _may_be_cached(name: str) -> bool:
 
     datasets_cache = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets")
     ending = letters(name.rpartition("/")[2])
-    for cache in (Path(datasets_cache), Path(constants.HF_HUB_CACHE)):
-        if cache.is_dir() and any(letters(path.name).endswith(ending) for path in cache.iterdir()):
-            return True
-    return False
+    caches = filter(Path.is_dir, (Path(datasets_cache), Path(constants.HF_HUB_CACHE)))
+    names = [path.name for cache in caches for path in cache.iterdir()]
+    return any(letters(name).endswith(ending) for name in names)
 
 
 def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:

@@ -220,25 +220,20 @@ class OnRay:
             )
             lost.part = part
             raise lost from None
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """Store the result or exception, because Ray would change the class of a raised exception."""
+def _outcome(work: Callable[[T], object], part: T) -> tuple[object, Exception | None]:
+    """Run the work in a Ray task, and return its result and exception.
 
-    value: object = None
-    error: Exception | None = None
-
-
-def _outcome(work: Callable[[T], object], part: T) -> _Outcome:
-    """Run the work in a Ray task, and return its result or exception."""
+    Ray would change the class of a raised exception.
+    """
     try:
-        return _Outcome(work(part))
+        return work(part), None
     except Exception as error:
-        return _Outcome(error=error)
+        return None, error
 
 
 class _Worker:
@@ -247,7 +242,7 @@ class _Worker:
     def __init__(self) -> None:
         self.work: list[Callable[[object], object]] = []
 
-    def run(self, stored: list[object], part: object) -> _Outcome:
+    def run(self, stored: list[object], part: object) -> tuple[object, Exception | None]:
         """Run the work, and return its result or exception.
 
         Args:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -59,13 +59,7 @@ class RowNumbers(Sequence[str]):
     def __len__(self) -> int:
         return self.n
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> tuple[str, ...]: ...
-
-    def __getitem__(self, row: int | slice) -> str | tuple[str, ...]:
+    def __getitem__(self, row: int | slice) -> Any:
         """Return the name of a row, or the names in a slice."""
         numbers = range(self.first, self.first + self.n)
         if isinstance(row, slice):
@@ -147,9 +141,7 @@ class Shards:
             InvalidInputError: If a file does not exist or shapes are inconsistent, or, on later
                 reads, if a file has changed.
         """
-        arrays: list[FileRows] = []
-        for path in files_of(paths):
-            arrays += FileRows.parts(path.absolute())
+        arrays = [part for path in files_of(paths) for part in FileRows.parts(path.absolute())]
         try:
             return cls(arrays)
         except InvalidInputError as error:
@@ -175,9 +167,7 @@ class Shards:
             work: function to apply to each part.
             parts: arguments of `work`, one per call.
         """
-        if self.runner is None:
-            return map(work, parts)
-        return self.runner.map(work, parts)
+        return map(work, parts) if self.runner is None else self.runner.map(work, parts)
 
     def digest(self) -> str:
         """Return the SHA-256 of the hashes of all parts."""
@@ -202,9 +192,7 @@ class Shards:
         is_inside = (index >= 0) & (index < len(self))
         if index.ndim != 1 or not is_inside.all():
             raise IndexError(f"rows: expected a slice, a mask or indices below {len(self)}")
-        if self.index is None:
-            return index
-        return self.index[index]
+        return index if self.index is None else self.index[index]
 
     def __getitem__(self, rows: ArrayLike | slice) -> Array:
         """Return the stored rows selected by a slice, an index array or a mask."""
@@ -390,9 +378,7 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
 
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
     """Return a part's inner products (n, k), which do not depend on the block and part sizes."""
-    products = {}
-    for name, text_rows in texts.items():
-        products[name] = torch.empty(len(rows), len(text_rows))
+    products = {name: torch.empty(len(rows), len(text_rows)) for name, text_rows in texts.items()}
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
             # Use at least two texts, because a product with one is summed in a different order.
@@ -434,10 +420,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def _texts_and_numbers(path: str) -> list[str | int]:
     """Split a name into text and numbers, so that 9 sorts before 10."""
-    parts: list[str | int] = []
-    for part in re.split(r"(\d+)", path):
-        parts.append(int(part) if part.isdecimal() else part)
-    return parts
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 def is_clip_retrieval(path: str | Path) -> bool:

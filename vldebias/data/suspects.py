@@ -119,15 +119,11 @@ class Suspects:
             folder: folder of the images, including its subfolders.
             ids: path of each row's image in the folder, with or without its extension.
         """
-        files = [folder / name for name in files_below(folder)[0] if is_picture(name)]
-        path_of_id: dict[str, Path] = {}
+        names = list(filter(is_picture, files_below(folder)[0]))
         # If both a.jpg and a.png exist, "a" refers to the first.
-        for path in files:
-            name = path.relative_to(folder).as_posix()
-            path_of_id.setdefault(os.path.splitext(name)[0], path)
+        path_of_id = {os.path.splitext(name)[0]: folder / name for name in reversed(names)}
         # A full name takes precedence over a name without its extension.
-        for path in files:
-            path_of_id[path.relative_to(folder).as_posix()] = path
+        path_of_id |= {name: folder / name for name in names}
         if not path_of_id.keys() & set(ids):
             raise InvalidInputError(
                 f"{folder}: expected images named after the row ids, such as {ids[0]!r},"
@@ -140,9 +136,7 @@ class Suspects:
             return decode(path_of_id[ids[row]])
 
         def path_of_row(row: int) -> str:
-            if ids[row] not in path_of_id:
-                return ""
-            return os.path.abspath(path_of_id[ids[row]])
+            return os.path.abspath(path_of_id[ids[row]]) if ids[row] in path_of_id else ""
 
         return {"read": read_row, "path": path_of_row}
 
@@ -166,20 +160,20 @@ class Suspects:
         writer = csv.writer(file)
         writer.writerow(("rank", "percentile", "score", *text_of_row))
 
-        def write_row(row: int, figures: Sequence[str]) -> None:
-            writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
-
         # The percentile is the percentage of rows with lower scores; ties count half.
         scores = self.scores[self.order]
         lower = np.searchsorted(scores, scores, "left")
         lower_or_equal = np.searchsorted(scores, scores, "right")
         percentiles: list[float] = (50 * (lower + lower_or_equal) / len(scores)).tolist()
-        for place, row in enumerate(self.order.tolist()):
-            figures = (str(place + 1), f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
-            write_row(row, figures)
+        figures_of_row = {
+            row: (place + 1, f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
+            for place, row in enumerate(self.order.tolist())
+        }
         # Append rows without a score.
-        for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist():
-            write_row(row, ("", "", ""))
+        unscored = np.setdiff1d(np.arange(len(self.ids)), self.order).tolist()
+        for row in (*figures_of_row, *unscored):
+            cells = [shielded(text(row)) for text in text_of_row.values()]
+            writer.writerow((*figures_of_row.get(row, ("", "", "")), *cells))
         # File names may contain bytes that are not valid text.
         return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))
 
@@ -220,12 +214,8 @@ class Suspects:
             self._thumbnail(row).save(file, "JPEG", quality=85)
             # Images are embedded, so that the page is one self-contained file.
             picture = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
-            mark = ""
-            if word:
-                mark = f"<b>{word}</b> "
-            buttons = ""
-            if can_check:
-                buttons = _buttons(rank, html.escape(self.ids[row]))
+            mark = f"<b>{word}</b> " if word else ""
+            buttons = _buttons(rank, html.escape(self.ids[row])) if can_check else ""
             tag = ""
             if cut is not None and self.scores[row] < cut[0]:
                 tag = f'<span class="tag">{html.escape(cut[1])}</span>'
@@ -287,22 +277,20 @@ class Suspects:
         """Return the image resized to fit THUMB x THUMB pixels, or a grey square if unavailable."""
         Images = need("PIL.Image")
         image = None
-        if self.read is not None:
-            with suppress(OSError):
-                image = self.read(row).convert("RGB")
+        with suppress(OSError):
+            image = self.read and self.read(row).convert("RGB")
         if image is None:
             return Images.new("RGB", (THUMB, THUMB), "#eef0f3")
-        filtering = Images.Resampling.LANCZOS
-        if max(image.size) <= THUMB // 2:
-            # Smooth interpolation would blur small images.
-            filtering = Images.Resampling.NEAREST
+        # Smooth interpolation would blur small images.
+        is_small = max(image.size) <= THUMB // 2
+        filtering = Images.Resampling.NEAREST if is_small else Images.Resampling.LANCZOS
         return need("PIL.ImageOps").contain(image, (THUMB, THUMB), filtering)
 
 
 def _common_folder(paths: Sequence[str]) -> str:
     """Return the folder that contains all files, with a slash, or "" if there is none."""
     folders = {os.path.dirname(path) for path in paths if path}
-    # Windows raises an error for paths on different drives.
+    # An error means that there are no paths or, on Windows, that they are on different drives.
     with suppress(ValueError):
-        return os.path.join(os.path.commonpath(folders), "") if folders else ""
+        return os.path.join(os.path.commonpath(folders), "")
     return ""

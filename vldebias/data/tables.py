@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,11 +89,9 @@ def read_table(
             text = read_text(path, encoding)
             usual = SEPARATOR_OF_ENDING[ending]
             rows = split_rows(text, str(path), separator=separator, usual=usual)
-            columns = []
-            for place in range(len(rows[0])):
-                texts = [unshielded(row[place]) for row in rows[1:]]
-                columns.append(pa.array(texts, pa.string()))
-            table = pa.table(columns, names=[unshielded(name) for name in rows[0]])
+            columns = [list(map(unshielded, column)) for column in zip(*rows, strict=True)]
+            arrays = [pa.array(column[1:], pa.string()) for column in columns]
+            table = pa.table(arrays, names=[column[0] for column in columns])
         else:
             table = _read_json(path, encoding)
         repeated = [name for name, count in Counter(table.column_names).items() if count > 1]
@@ -234,20 +232,17 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
         around = str(column_around(table.column_names, found))
         parts = [cell_of({around: cell}, name) for cell in table.column(around).to_pylist()]
         if any(part is not None for part in parts):
-            return _array_of(parts, source)
+            try:
+                return pa.array(parts)
+            except pa.ArrowException as error:
+                raise InvalidInputError(
+                    f"{source}: expected values of the same kind: {error}"
+                ) from error
     hint = did_you_mean(name, table.column_names, "")
     raise InvalidInputError(
         f"{source}: expected a column {name!r}; the columns are {table.column_names}"
         f"{f'; {hint}' if hint else hint_of_header(table.column_names)}"
     )
-
-
-def _array_of(values: Sequence[object], source: str | Path) -> pa.Array:
-    """Convert values, which must have the same type, to an array."""
-    try:
-        return pa.array(values)
-    except pa.ArrowException as error:
-        raise InvalidInputError(f"{source}: expected values of the same kind: {error}") from error
 
 
 def columns_of_counts(table: pa.Table, used: Collection[str]) -> list[str]:
@@ -296,9 +291,8 @@ def as_texts(column: pa.Array, source: str) -> list[str]:
         if pc.all(is_integer, min_count=0).as_py():
             column = column.cast(pa.int64())  # integers with missing values are stored as floats
     try:
-        texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()
+        return column.cast(pa.string()).fill_null("").to_pylist()
     except pa.ArrowException as error:
         raise InvalidInputError(
             f"{source}: expected strings or numbers, got a column of {column.type}"
         ) from error
-    return texts

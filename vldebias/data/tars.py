@@ -99,14 +99,17 @@ def open_tars(
         InvalidInputError: If a file is not a tar, a field does not exist, several fields are
             possible, or text is not stored next to its image.
     """
-    samples: list[Sample] = []
-    for file in files:
-        samples += samples_of(Path(file))
+    samples = [sample for file in files for sample in samples_of(Path(file))]
     fields = list(dict.fromkeys(name for sample in samples for name in _fields_of(sample)))
     image = _image_field(source, samples, fields, image)
     caption = _caption_field(source, samples, fields, caption)
     _report_incomplete(source, samples, image, caption)
-    captions, more_captions = _captions_of(source, samples, caption)
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    if caption is not None:
+        cells = [_value(sample, caption) for sample in samples]
+        texts = captions_of(cells, f"{source}: field {caption!r}")
+        captions, more_captions = clean_captions(source, *texts)
     columns = {}
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
@@ -117,32 +120,19 @@ def open_tars(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
         )
 
-    def read(index: int) -> Image.Image:
-        return samples[index].read(image)
-
     paths = [Path(file) for file in files]
     return ImageData(
         name=name,
         split=split,
         # Keys may recur across tars, so rows are identified by number, as in a stream.
         ids=tuple(f"{number:08d}" for number in range(len(samples))),
-        read=read,
+        read=lambda index: samples[index].read(image),
         labels=columns,
         fingerprint=lambda: fingerprint_files([path.name for path in paths], paths),
         captions=tuple(captions),
         more_captions=tuple(more_captions),
         about={"root": source, **(about or {})},
     )
-
-
-def _captions_of(
-    source: str, samples: Sequence[Sample], field_name: str | None
-) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the captions and further captions of all samples; empty without a caption field."""
-    if field_name is None:
-        return [], []
-    cells = [_value(sample, field_name) for sample in samples]
-    return clean_captions(source, *captions_of(cells, f"{source}: field {field_name!r}"))
 
 
 def samples_of(path: Path) -> list[Sample]:
@@ -223,23 +213,15 @@ def _names_have_dots(names: Sequence[str]) -> bool:
     In webdataset, a name ends at its first dot, so "0001.seg.png" has the field "seg.png". If
     nearly every such field occurs only once, the "fields" are probably parts of names.
     """
-    keys = set()
-    dotted = set()
-    for name in names:
-        key, ending = _key_and_field(name, has_dots=False)
-        keys.add(key)
-        if "." in ending:
-            dotted.add(ending)
-    return len(dotted) > len(keys)
+    pairs = [_key_and_field(name, has_dots=False) for name in names]
+    dotted = {ending for _, ending in pairs if "." in ending}
+    return len(dotted) > len({key for key, _ in pairs})
 
 
 def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
     """Return the key of the sample to which a file belongs, and its field."""
     path = PurePosixPath(name)
-    if has_dots:
-        stem, _, ending = path.name.rpartition(".")
-    else:
-        stem, _, ending = path.name.partition(".")
+    stem, _, ending = path.name.rpartition(".") if has_dots else path.name.partition(".")
     return (path.parent / stem).as_posix(), ending.lower()
 
 

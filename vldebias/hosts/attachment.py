@@ -343,23 +343,7 @@ def refuse_second(host: Attachable) -> None:
                 " attachment. Attach to an uncompiled model, or attach, call .merge() and then"
                 " compile"
             )
-    _refuse_merged(host)
-    if not _conflicting(host):
-        return
-    # A pipeline and its attachment reference each other, so discarded pipelines survive until
-    # garbage collection.
-    gc.collect()
-    conflicting = _conflicting(host)
-    if conflicting:
-        raise AlreadyAttachedError(
-            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first"
-            " (vldebias.attachment_of(model) returns it), or pass a list of prompt sets to debias()"
-            " to handle several attributes jointly"
-        )
-
-
-def _refuse_merged(host: Attachable) -> None:
-    """Reject weights with a merged projection, from this process or from the checkpoint."""
+    # The weights may contain a projection that was merged in this process or into the checkpoint.
     models = list(host.exclusive_modules)
     for model in host.exclusive_modules:
         # For pipelines, the note is stored in the denoiser's config.
@@ -376,6 +360,18 @@ def _refuse_merged(host: Attachable) -> None:
             f"{host.name}: its weights already contain a merged projection{note}. Load the"
             " original checkpoint, and pass a list of prompt sets to debias() to handle several"
             " attributes jointly"
+        )
+    if not _conflicting(host):
+        return
+    # A pipeline and its attachment reference each other, so discarded pipelines survive until
+    # garbage collection.
+    gc.collect()
+    conflicting = _conflicting(host)
+    if conflicting:
+        raise AlreadyAttachedError(
+            f"{host.name} already has {conflicting[0]!r} attached; call .remove() on it first"
+            " (vldebias.attachment_of(model) returns it), or pass a list of prompt sets to debias()"
+            " to handle several attributes jointly"
         )
 
 

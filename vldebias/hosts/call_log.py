@@ -23,10 +23,7 @@ NEXT = " | "
 
 def joined(columns: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return one text per image: its distinct texts, joined by `NEXT`."""
-    texts = []
-    for row in zip(*columns.values(), strict=True):
-        texts.append(NEXT.join(dict.fromkeys(row)))
-    return tuple(texts)
+    return tuple(NEXT.join(dict.fromkeys(row)) for row in zip(*columns.values(), strict=True))
 
 
 People = Sequence[tuple[str, object]]
@@ -111,9 +108,7 @@ class CallLog:
     def last(self) -> CallRecord | None:
         """Return the record of the last call in this thread or task, or None if there was none."""
         place = _PLACE.get()
-        if place is None or not place.is_here():
-            return None
-        return place.records.get(self)
+        return place.records.get(self) if place is not None and place.is_here() else None
 
     @property
     def is_known(self) -> bool:

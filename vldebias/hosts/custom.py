@@ -194,10 +194,8 @@ class CustomHost(Host):
         """
         expected = _unit(rows)
         width = expected.shape[1]
-        candidates = []
-        for output in outputs:
-            if output.ndim and output.shape[-1] == width:
-                candidates.append(_unit(output).reshape(-1, width))
+        fitting = [output for output in outputs if output.ndim and output.shape[-1] == width]
+        candidates = [_unit(output).reshape(-1, width) for output in fitting]
         # Require cosines near 1 instead of equality, because `embed` may normalise or change
         # precision.
         if not candidates or (expected @ torch.cat(candidates).T).amax(1).min() < 0.999:
@@ -312,9 +310,8 @@ class TextTable(Host):
 
     def __init__(self, rows: Mapping[str, ArrayLike | Tensor], model_id: str | None = None) -> None:
         self._table = TextRows(rows)
-        self.rows = {}
-        for prompt, row in self._table.row_of_prompt.items():
-            self.rows[prompt] = normalize(torch.from_numpy(row), dim=0)
+        rows_of_table = self._table.row_of_prompt.items()
+        self.rows = {text: normalize(torch.from_numpy(row), dim=0) for text, row in rows_of_table}
         self.model_id = model_id
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:

@@ -200,11 +200,7 @@ class EditAttachment(Attachment):
                 f"{self.host.name}: got {rows} embeddings for {len(prompts)} prompts; the number"
                 " of embeddings must be a multiple of the number of prompts"
             )
-        repeats = rows // len(prompts)
-        prompts_of_rows: list[str] = []
-        for prompt in prompts:
-            prompts_of_rows += [prompt] * repeats
-        return prompts_of_rows
+        return [prompt for prompt in prompts for _ in range(rows // len(prompts))]
 
     def apply_by_ids(
         self,
@@ -250,10 +246,7 @@ class EditAttachment(Attachment):
             texts = [texts]
         if self.gate is None:
             return [False] * len(texts)
-        states = []
-        for text in texts:
-            states.append(bool(self.gate.find(text)))
-        return states
+        return [bool(self.gate.find(text)) for text in texts]
 
 
 class DeclinedAttachment(EditAttachment):

@@ -301,46 +301,20 @@ class ChromaFunction:
 
     def __getattr__(self, name: str) -> object:
         # Ignore other names, because copy and pickle look some up before `host` exists.
-        if name in vars(_ChromaDefaults) and not name.startswith("_"):
-            source = self.host.embedder.source
-            return getattr(source, name, getattr(_ChromaDefaults, name))
+        if name in _CHROMA_DEFAULTS:
+            return getattr(self.host.embedder.source, name, _CHROMA_DEFAULTS[name])
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class _ChromaDefaults:
-    """Implement chroma's embedding-function interface for other embedders.
-
-    Chroma calls such functions "legacy", since it cannot rebuild them from a configuration.
-    """
-
-    @staticmethod
-    def name() -> str:
-        return "vldebias"
-
-    @staticmethod
-    def is_legacy() -> bool:
-        return True
-
-    @staticmethod
-    def get_config() -> dict[str, object]:
-        return {}
-
-    @staticmethod
-    def build_from_config(config: object) -> object:
-        return NotImplemented
-
-    @staticmethod
-    def default_space() -> str:
-        return "l2"
-
-    @staticmethod
-    def supported_spaces() -> list[str]:
-        return ["cosine", "l2", "ip"]
-
-    @staticmethod
-    def validate_config(config: object) -> None:
-        """Accept any configuration."""
-
-    @staticmethod
-    def validate_config_update(before: object, after: object) -> None:
-        """Accept any configuration."""
+# Chroma's interface for other embedders. Chroma calls such functions "legacy", since it cannot
+# rebuild them from a configuration.
+_CHROMA_DEFAULTS: dict[str, Callable[..., object]] = {
+    "name": lambda: "vldebias",
+    "is_legacy": lambda: True,
+    "get_config": dict,
+    "build_from_config": lambda config: NotImplemented,
+    "default_space": lambda: "l2",
+    "supported_spaces": lambda: ["cosine", "l2", "ip"],
+    "validate_config": lambda config: None,
+    "validate_config_update": lambda before, after: None,
+}

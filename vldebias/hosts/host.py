@@ -6,9 +6,10 @@ import hashlib
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Self
 
 import torch
@@ -43,11 +44,6 @@ class Memory:
 
     rows: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     fingerprints: dict[str, Fingerprint | None] = field(default_factory=dict)
-
-    def clear(self) -> None:
-        """Clear the cache, because the weights may have changed."""
-        self.rows.clear()
-        self.fingerprints.clear()
 
 
 class Host(EditableHost, SamplingHost):
@@ -93,8 +89,7 @@ class Host(EditableHost, SamplingHost):
     @property
     def memory(self) -> Memory:
         """Return the cache of values read from the model, shared with copies made by `at`."""
-        memory: Memory = vars(self).setdefault("_memory", Memory())
-        return memory
+        return vars(self).setdefault("_memory", Memory())
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
@@ -195,25 +190,19 @@ class Host(EditableHost, SamplingHost):
             else:
                 rows[prompt] = row
         if new:
-            read = self._checked_rows(self.read(list(new), role), new, role)
+            read = self.read(list(new), role)
+            received = f"a {type(read).__name__}"
+            if isinstance(read, Mapping):
+                missing = [prompt for prompt in new if (role, prompt) not in read]
+                received = f"no row ({role!r}, {missing[0]!r})" if missing else ""
+            if received:
+                raise InvalidInputError(
+                    f"{self.name}: {type(self).__name__}.read returned {received}; expected a"
+                    " mapping from (role, prompt) to a row (d,), as returned by read_by"
+                )
             memory.update(read)
             rows.update({prompt: read[role, prompt] for prompt in new})
         return torch.stack([rows[prompt] for prompt in prompts])
-
-    def _checked_rows(
-        self, read: object, prompts: Iterable[str], role: str
-    ) -> Mapping[tuple[str, str], Tensor]:
-        """Return the output of `read`, after checking that it has a row for every prompt."""
-        received = f"a {type(read).__name__}"
-        if isinstance(read, Mapping):
-            missing = [prompt for prompt in prompts if (role, prompt) not in read]
-            if not missing:
-                return read
-            received = f"no row ({role!r}, {missing[0]!r})"
-        raise InvalidInputError(
-            f"{self.name}: {type(self).__name__}.read returned {received}; expected a mapping from"
-            " (role, prompt) to a row (d,), as returned by read_by"
-        )
 
     def under(
         self,
@@ -276,19 +265,15 @@ class Host(EditableHost, SamplingHost):
             raise InvalidInputError(f"{self.name}: pass one prompt per row, which {edit!r} needs")
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
         # Prompts may share wordings, so embed each distinct text once.
-        different: dict[str, None] = {}
-        for wordings in wordings_of_row:
-            different |= dict.fromkeys(wordings)
-        read = self.read(list(different), role)
-        blocks = []
-        for wordings in wordings_of_row:
-            blocks.append(torch.stack([read[role, text] for text in wordings]))
+        read = self.read(list(dict.fromkeys(chain.from_iterable(wordings_of_row))), role)
+        blocks = [torch.stack([read[role, text] for text in texts]) for texts in wordings_of_row]
         reworded = torch.stack(blocks)  # (b, wordings, d)
         return edit.combined(z, reworded, strength, unit=True)
 
     def forget(self) -> None:
         """Clear the cache shared with copies made by `at`, because the weights may have changed."""
-        self.memory.clear()
+        self.memory.rows.clear()
+        self.memory.fingerprints.clear()
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
@@ -314,11 +299,9 @@ class Host(EditableHost, SamplingHost):
         except KeyError:
             mark = weights_fingerprint(*self.text_modules)
             memory["text"] = mark
-            is_offloaded = False  # accelerate leaves offloaded weights on the meta device
-            for module in self.text_modules:
-                if any(parameter.is_meta for parameter in module.parameters()):
-                    is_offloaded = True
-            if mark is None and is_offloaded:
+            parameters = chain.from_iterable(module.parameters() for module in self.text_modules)
+            # accelerate leaves offloaded weights on the meta device.
+            if mark is None and any(parameter.is_meta for parameter in parameters):
                 warn(
                     f"{self.name}: the text encoders' weights are offloaded, so they have no"
                     " fingerprint and a projection cannot be checked against them. Attach before"
@@ -354,8 +337,27 @@ class Host(EditableHost, SamplingHost):
         """
         fitted = edit.provenance.fingerprint
         present = None if fitted is None else self.fingerprint(role)
+        fitted_on = edit.model_id or "unnamed model"
         refit = "fit it again on this host with vldebias.debias(host, attribute)"
-        why = self._mismatch(role, edit, present)
+        # A text edit may be attached to a model with a different image tower.
+        uses_images = role == IMAGE or edit.provenance.uses_images
+        fitted_images = edit.provenance.image_fingerprint if uses_images else None
+        why = ""
+        if edit.space not in (None, self.space(role)):
+            library = edit.space.partition(".")[0]
+            why = (
+                f"was fitted on a model of {library}, and belongs to space {edit.space!r}, not"
+                f" {self.space(role)!r}"
+            )
+        elif edit.dim != self.dim(role):
+            why = f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
+        elif fitted is not None and not fitted.matches(present):
+            why = (
+                f"was fitted on different weights ({fitted_on}): the text tower or its embeddings"
+                " of three texts differ"
+            )
+        elif fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
+            why = f"was fitted with a different image tower ({fitted_on})"
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if fitted is not None and not fitted.same_adapters(present):
@@ -379,31 +381,6 @@ class Host(EditableHost, SamplingHost):
             self.check(role, edit)
         return by_role
 
-    def _mismatch(self, role: str, edit: Edit, present: Fingerprint | None) -> str:
-        """Return the reason why an edit does not fit this host, or "" if it does."""
-        origin = edit.provenance
-        fitted = origin.fingerprint
-        fitted_on = edit.model_id or "unnamed model"
-        if edit.space not in (None, self.space(role)):
-            library = edit.space.partition(".")[0]
-            return (
-                f"was fitted on a model of {library}, and belongs to space {edit.space!r}, not"
-                f" {self.space(role)!r}"
-            )
-        if edit.dim != self.dim(role):
-            return f"has dim {edit.dim}, but {role!r} has {self.dim(role)}"
-        if fitted is not None and not fitted.matches(present):
-            return (
-                f"was fitted on different weights ({fitted_on}): the text tower or its embeddings"
-                " of three texts differ"
-            )
-        # A text edit may be attached to a model with a different image tower.
-        uses_images = role == IMAGE or origin.uses_images
-        fitted_images = origin.image_fingerprint if uses_images else None
-        if fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
-            return f"was fitted with a different image tower ({fitted_on})"
-        return ""
-
 
 PROBE = "a photo"
 """Text whose embedding reveals a host's width."""
@@ -422,10 +399,7 @@ def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
     numbers = rows @ directions / math.sqrt(16)
-    rounded = []
-    for row in numbers.tolist():
-        rounded.append(tuple(round(number, 5) for number in row))
-    return tuple(rounded)
+    return tuple(tuple(round(number, 5) for number in row) for row in numbers.tolist())
 
 
 _ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")

@@ -52,9 +52,7 @@ def reading(*models: nn.Module) -> Iterator[None]:
 
     If several threads read a model at once, the last one restores its modules' modes.
     """
-    devices = set[str]()
-    for model in models:
-        devices.update(parameter.device.type for parameter in model.parameters())
+    devices = {weight.device.type for model in models for weight in model.parameters()}
     with _LOCK:
         for model in models:
             readers, modes = _READ.get(model, (0, []))

@@ -35,19 +35,6 @@ def _library_of(kind: object) -> str:
     return kind.library
 
 
-def _checked_host(host: Host) -> Host:
-    """Return a host, after checking that its `__init__` set the required attributes."""
-    # Do not evaluate properties, because one of them may run the pipeline.
-    known = {*vars(host), *dir(type(host))}
-    unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
-    if unset:
-        raise InvalidInputError(
-            f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)}, which"
-            " every host needs; set it in __init__ or in the class"
-        )
-    return host
-
-
 HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _library_of)
 """The host class for each package or subpackage that defines model classes."""
 
@@ -104,8 +91,15 @@ def resolve(
         package = next((package for package in packages if package in HOSTS), None)
         if package is None:
             raise UnsupportedHostError(_instead_of_object(host))
-        found = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
-        host = _checked_host(found)
+        host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
+        # Do not evaluate properties, because one of them may run the pipeline.
+        known = {*vars(host), *dir(type(host))}
+        unset = [name for name in ("name", "roles", "exclusive_modules") if name not in known]
+        if unset:
+            raise InvalidInputError(
+                f"host {host.library!r}: {type(host).__name__} does not set {', '.join(unset)},"
+                " which every host needs; set it in __init__ or in the class"
+            )
     return host if side is None else host.at(side)
 
 

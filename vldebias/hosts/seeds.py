@@ -46,9 +46,8 @@ def indices_of(seeds: object, prompts: Sequence[str]) -> list[int] | None:
 
 def _is_seed(value: object) -> TypeGuard[int | torch.Generator]:
     """Return whether a value is a random generator or a seed."""
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, torch.Generator) or (isinstance(value, int) and value >= 0)
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_number or isinstance(value, torch.Generator)
 
 
 def index_of(seed: int | torch.Generator) -> int:

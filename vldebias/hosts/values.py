@@ -200,21 +200,12 @@ class SamplingAttachment(Attachment):
             yet.
         """
         prompts = joined(columns)
-        if not self._strength:  # at strength 0, no value is inserted or counted
-            unchanged = CallRecord(
-                prompts,
-                prompts,
-                values=(None,) * len(prompts),
-                reasons=("strength",) * len(prompts),
-                people=((),) * len(prompts),
-                seed=self.seed,
-                is_encoding=is_encoding,
-            )
-            return {name: list(column) for name, column in columns.items()}, unchanged
         indices = None
-        if seeds is not None and self.log.follow_seeds:
+        if self._strength and seeds is not None and self.log.follow_seeds:
             indices = indices_of(seeds, prompts)
         is_edit = edits or [False] * len(prompts)
+        if not self._strength:  # no value is inserted or counted, as for edits
+            is_edit = [True] * len(prompts)
         new_images = [image for image in range(len(prompts)) if not is_edit[image]]
         balanced_texts, balanced = self._balance(
             {name: [column[image] for image in new_images] for name, column in columns.items()},
@@ -223,7 +214,7 @@ class SamplingAttachment(Attachment):
         )
         written = {name: list(column) for name, column in columns.items()}
         values: list[object] = [None] * len(prompts)
-        reasons: list[object] = ["edit"] * len(prompts)
+        reasons: list[object] = ["edit" if self._strength else "strength"] * len(prompts)
         people: list[Sequence[tuple[str, object]]] = [()] * len(prompts)
         for row, image in enumerate(new_images):
             for name, column in written.items():
@@ -231,7 +222,7 @@ class SamplingAttachment(Attachment):
             values[image] = balanced.values[row]
             reasons[image] = balanced.reasons[row]
             people[image] = tuple(balanced.people[row])
-        if self.keep_person:
+        if self.keep_person and self._strength:
             for image in compress(range(len(prompts)), is_edit):
                 reasons[image] = _ask_to_keep_person(prompts[image], written.values(), image)
         record = CallRecord(
@@ -267,9 +258,7 @@ class SamplingAttachment(Attachment):
                 heads[name].append(text[:end])
                 tails[name].append(text[end:])
         # Equal texts for one image count as one text with one subject.
-        different: list[list[str]] = []
-        for row in zip(*heads.values(), strict=True):
-            different.append(list(dict.fromkeys(row)))
+        different = [list(dict.fromkeys(row)) for row in zip(*heads.values(), strict=True)]
         written, balanced = self.balancer.next_texts(different, indices)
         texts: dict[str, list[str]] = {name: [] for name in columns}
         reasons = []
@@ -431,9 +420,7 @@ class PromptAttachment(SamplingAttachment):
         rewritten = dict(columns)
         if record is None:
             return rewritten
-        values_of_images = []
-        for people in record.people:
-            values_of_images.append([value for _, value in people])
+        values_of_images = [[value for _, value in people] for people in record.people]
         for name, texts in columns.items():
             # If the number of images differs from the last call, the values of these images are
             # unknown.

@@ -118,10 +118,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return a summary for notebooks, with a collapsible list of differing settings."""
-        listed = ""
-        for conclusion in self.conclusions:
-            if conclusion.verdict != "equal":
-                listed += f"<li>{escape(conclusion.sentence)}</li>"
+        listed = "".join(f"<li>{escape(change.sentence)}</li>" for change in self._changes())
         parts = [f"<p><b>{escape(self.sentence)}</b></p>"]
         if listed:
             parts.append(f"<ul>{listed}</ul>")
@@ -160,9 +157,8 @@ class Comparison:
         verdicts = self.frame.verdict.value_counts()
         counts = f"{total} in both: {_counted(verdicts)}"
         clear = self.frame[self.frame.verdict.isin(CLEAR)]
-        of_images = clear[~clear.is_of_texts]
-        if len(of_images):
-            clear = of_images
+        if not clear.is_of_texts.all():
+            clear = clear[~clear.is_of_texts]
         summaries = clear[clear.is_summary] if clear.is_summary.any() else clear
         if summaries.empty:
             return f"no clear change from {sides}; {counts}"
@@ -206,9 +202,7 @@ class Comparison:
         values = {
             "names": self.names,
             "sentence": self.sentence,
-            "conclusions": [
-                conclusion for conclusion in self.conclusions if conclusion.verdict != "equal"
-            ],
+            "conclusions": self._changes(),
             "warnings": self.warnings,
             "only": self.only,
             "changed": _groups(changed),
@@ -217,6 +211,10 @@ class Comparison:
             "about": COMPARED,
         }
         return write_page(Path(path), TEMPLATES / "compare.html.jinja", values)
+
+    def _changes(self) -> list[Conclusion]:
+        """Return the conclusions about a difference."""
+        return [conclusion for conclusion in self.conclusions if conclusion.verdict != "equal"]
 
     def _changed(self) -> pd.DataFrame:
         """Return the rows that changed: those for entire tasks or, if there are none, all."""
@@ -417,10 +415,7 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
                 "interval": (row.low_b, row.high_b),
                 "change": change,
                 "cost": cost,
-                "paper": "",
-                "on_val": "",
-                "baseline": "",
-                "worse": "",
+                **dict.fromkeys(("paper", "on_val", "baseline", "worse"), ""),
                 "enough": None,
                 "verdict": row.verdict,
                 "sentence": sentence,
@@ -487,8 +482,7 @@ def _differing(path: tuple[str, ...], a: object, b: object) -> Iterator[tuple[in
             place += 1
         start = place - 20 if place > 60 else 0
         dots = "..." if start else ""
-        shown_a = dots + shortened(words_a[start:], 90)
-        shown_b = dots + shortened(words_b[start:], 90)
+        shown_a, shown_b = (dots + shortened(words[start:], 90) for words in (words_a, words_b))
         yield _rank(path[1:]), f"{', '.join(path)}: {shown_a} in A, {shown_b} in B"
 
 

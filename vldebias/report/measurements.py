@@ -17,7 +17,7 @@ import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, Field
 
@@ -31,14 +31,6 @@ if TYPE_CHECKING:
 
 # Trackers allow 250 characters, so this leaves room for suffixes such as "/high".
 _LONGEST_NAME = 230
-
-
-class _Origin(TypedDict):
-    date: str
-    command: str | None
-    platform: str
-    versions: dict[str, str]
-    commit: str | None
 
 
 class Measurements(BaseModel, extra="forbid", populate_by_name=True):
@@ -69,7 +61,11 @@ class Measurements(BaseModel, extra="forbid", populate_by_name=True):
             seconds=seconds,
             figures=[row for part in task_results for row in part.rows],
             protocols=[part.provenance for part in task_results],
-            **_origin(),
+            date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            command=command_line(),
+            platform=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+            versions=versions(),
+            commit=commit(),
         )
 
     def row(
@@ -175,14 +171,3 @@ def command_line(*, keeps_folders: bool = False) -> str | None:
         arguments = [word.replace(here, "") for word in sys.argv[1:]]
         words = words[: len(words) - len(arguments)] + arguments
     return shlex.join(words if words[0] == "vldebias" else ["python", *words])
-
-
-def _origin() -> _Origin:
-    """Return the date, platform, versions, commit and command of the current run."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": command_line(),
-        "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
-        "versions": versions(),
-        "commit": commit(),
-    }

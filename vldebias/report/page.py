@@ -123,19 +123,17 @@ class FigureGroup(TypedDict):
 def plain(value: object) -> str:
     """Format a setting for readers, without braces or quotes."""
     if isinstance(value, Mapping):
-        parts = []
-        for name, item in value.items():
-            is_unset = item is None or item == {}
-            parts.append(str(name) if is_unset else f"{name}: {plain(item)}")
-        return "; ".join(parts)
+        return "; ".join(
+            str(name) if item is None or item == {} else f"{name}: {plain(item)}"
+            for name, item in value.items()
+        )
     if isinstance(value, (list, tuple)):
         return ", ".join(map(plain, value)) or "none"
     if isinstance(value, float):
         return f"{value:g}"
-    words: dict[object, str] = {None: "none", True: "yes", False: "no"}
-    if value is None or isinstance(value, bool):
-        return words[value]
-    return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
 def grids(
@@ -167,9 +165,7 @@ def grids(
                 sizes = {row.n for row in line if row is not None}
                 size = f" (n = {sizes.pop():,})" if is_parts and len(sizes) == 1 else ""
                 lines.append((f"{name}{size}", line))
-            title = caption or "By method"
-            if is_parts:
-                title = f"{caption} by part"
+            title = f"{caption} by part" if is_parts else caption or "By method"
             yield title, heads, lines, is_parts
 
 
@@ -451,10 +447,8 @@ def _measured_bias(block: pd.DataFrame) -> ReadableRow | None:
     rows = block[block.is_summary & (block.kind == "bias") & (block.method == NONE)]
     measured = cast("list[ReadableRow]", list(rows.itertuples()))
     row_of_metric = {row.metric: row for row in reversed(measured)}
-    for metric in (*LEADS, *rows.metric):
-        if metric in row_of_metric:
-            return row_of_metric[metric]
-    return None
+    metrics = filter(row_of_metric.__contains__, (*LEADS, *rows.metric))
+    return row_of_metric.get(next(metrics, ""))
 
 
 def unbroken(words: str) -> str:

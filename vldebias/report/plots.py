@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Plot
+    from numpy.typing import NDArray
 
 GRID = "#e4e7eb"  # grid lines
 LABELLED = "#c9ccd1"  # methods that use labels
@@ -90,14 +91,8 @@ def dot_plots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[
             axis.tick_params(labelsize=9)
             plot.tight_layout(pad=0.8)
             first = panel.iloc[0]
-            drawn.append(
-                {
-                    "task": first.task,
-                    "measure": first.measure,
-                    "note": first.hint.strip(" ()"),
-                    "svg": _svg(plot),
-                }
-            )
+            names_of_plot = {"task": first.task, "measure": first.measure}
+            drawn.append({**names_of_plot, "note": first.hint.strip(" ()"), "svg": _svg(plot)})
     return drawn
 
 
@@ -124,16 +119,13 @@ def _draw_panel(
     for row in points[points.method == NONE].itertuples():
         axis.axvline(row.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     for place, row in enumerate(points.itertuples()):
-        shade = colors[row.method]
-        # matplotlib rejects negative error bars, which can result from rounding.
-        ends = np.maximum([[row.value - row.low], [row.high - row.value]], 0)
         axis.errorbar(
             [row.value],
             [place],
-            xerr=ends,
+            xerr=_ends(row.value, row.low, row.high),
             fmt="o",
             markersize=4.5,
-            color=LABELLED if row.uses_labels else shade,
+            color=LABELLED if row.uses_labels else colors[row.method],
             capsize=2,
         )
     axis.set_yticks(range(len(points)), list(map(_label, points.name)))
@@ -197,15 +189,8 @@ def tradeoffs(
                 bbox_to_anchor=(0, 1 - 2.65 / high),
                 frameon=False,
             )
-            drawn.append(
-                {
-                    "task": task,
-                    "measure": measure,
-                    "cost": cost.title,
-                    "words": "; ".join(words),
-                    "svg": _svg(plot),
-                }
-            )
+            facts = {"task": task, "measure": measure, "cost": cost.title}
+            drawn.append({**facts, "words": "; ".join(words), "svg": _svg(plot)})
     return drawn
 
 
@@ -213,17 +198,11 @@ def _draw_point(
     axis: Axes, bias: ReadableRow, cost: ReadableRow, name: str, color: str, marker: str
 ) -> None:
     """Draw a method's change of bias against its change of utility, with both intervals."""
-    across = (cost.change, cost.change_low, cost.change_high)
-    up = (bias.change, bias.change_low, bias.change_high)
-    ends = []
-    for value, low, high in (across, up):
-        # matplotlib rejects negative error bars, which can result from rounding.
-        ends.append(np.maximum([[value - low], [high - value]], 0))
     axis.errorbar(
         [cost.change],
         [bias.change],
-        xerr=ends[0],
-        yerr=ends[1],
+        xerr=_ends(cost.change, cost.change_low, cost.change_high),
+        yerr=_ends(bias.change, bias.change_low, bias.change_high),
         fmt=marker,
         markersize=5,
         capsize=2,
@@ -268,15 +247,10 @@ def group_plots(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> list[di
         rows = block[is_same & (block.metric == "accuracy") & ~block.is_summary]
         if conclusion.metric != "worst_group" or rows.empty:
             continue
-        worst_before = rows.before.idxmin()
-        worst_after = rows.value.idxmin()
+        worst = {"before": rows.before.idxmin(), "after": rows.value.idxmin()}
         groups = []
         for row in rows.sort_values("before", kind="stable").itertuples():
-            times = []
-            if row.Index == worst_before:
-                times.append("before")
-            if row.Index == worst_after:
-                times.append("after")
+            times = [time for time, index in worst.items() if row.Index == index]
             groups.append(
                 {
                     "name": f"{row.subset} (n = {row.n})",
@@ -297,14 +271,19 @@ def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[st
     `OTHERS`, and "none" is grey.
     """
     color_of_method: dict[str, str] = {}
-    for task_provenance in provenance:
-        for method, facts in task_provenance.methods.items():
-            if facts.get("color"):
-                color_of_method[method] = facts["color"]
+    for task in provenance:
+        color_of_method |= {
+            method: facts["color"] for method, facts in task.methods.items() if facts.get("color")
+        }
     colors: dict[str, str] = {}
     for method in rows.method.unique():
         colors[method] = color_of_method.get(method) or OTHERS[len(colors) % len(OTHERS)]
     return colors | {NONE: PLAIN}
+
+
+def _ends(value: float, low: float, high: float) -> NDArray[np.float64]:
+    """Return the lengths of an error bar, without the negative ones that rounding can cause."""
+    return np.maximum([[value - low], [high - value]], 0)
 
 
 def _label(name: str) -> str:

@@ -70,9 +70,7 @@ def read_strip(sheet: Image, metadata: Mapping[str, JSON]) -> Strip:
     width, height = layout.cell
     rows = []
     for row, label in enumerate(layout.rows):
-        images = []
-        for column in range(len(layout.columns)):
-            left, top = column * width, row * height
-            images.append(sheet.crop((left, top, left + width, top + height)))
+        places = [(column * width, row * height) for column in range(len(layout.columns))]
+        images = [sheet.crop((left, top, left + width, top + height)) for left, top in places]
         rows.append((label, images))
     return Strip(str(metadata["caption"]), layout.columns, rows)

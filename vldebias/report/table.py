@@ -414,9 +414,8 @@ def readable(result: Measurements) -> pd.DataFrame:
     references = References(result, summaries)
     # Look up the paper's values for its own lambda and for the lambdas in its sweep.
     model = result.provenance[0].model if result.provenance else ""
-    figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]] = {}
-    for lam in SWEPT:
-        figures_of_lam[lam] = published(result.name, model, lam=lam)
+    figures_of_lam: dict[float | None, dict[tuple[str, str, str, str], float]]
+    figures_of_lam = {lam: published(result.name, model, lam=lam) for lam in SWEPT}
     figures_of_lam |= dict.fromkeys((None, OWN_LAM), published(result.name, model))
 
     values_of_column: dict[str, list[object]] = {column: [] for column in READABLE}
@@ -440,9 +439,8 @@ def readable(result: Measurements) -> pd.DataFrame:
         }
         for column, value in columns.items():
             values_of_column[column].append(value)
-    words = {}
-    for column, values in values_of_column.items():
-        words[column] = pandas.Series(values, dtype=READABLE[column])
+    cells_of_column = values_of_column.items()
+    words = {name: pandas.Series(cells, dtype=READABLE[name]) for name, cells in cells_of_column}
     return pandas.concat([result.to_pandas(), pandas.DataFrame(words)], axis=1)
 
 
@@ -722,10 +720,8 @@ def are_summaries(rows: Sequence[Measurement]) -> list[bool]:
     summaries = []
     for row in rows:
         units = (row.task, *row.n)
-        if row.task in tasks_with_summary:
-            summaries.append(not row.subset)
-        else:
-            summaries.append(len(metrics[units]) > 1 and len(subsets[units]) <= 3)
+        is_small = len(metrics[units]) > 1 and len(subsets[units]) <= 3
+        summaries.append(not row.subset if row.task in tasks_with_summary else is_small)
     # Use all rows of tasks for which no summary was found.
     summarised = {row.task for row in compress(rows, summaries)}
     pairs = zip(rows, summaries, strict=True)
@@ -736,13 +732,12 @@ def method_names(rows: Sequence[Measurement]) -> list[str]:
     """Return each row's display name, including lambda or strength if several were measured."""
     lams = defaultdict(set)
     strengths = defaultdict(set)
-    for row in rows:
-        key = (row.task, row.metric, row.subset, row.method)
+    keys = [(row.task, row.metric, row.subset, row.method) for row in rows]
+    for key, row in zip(keys, rows, strict=True):
         lams[key].add(row.lam)
         strengths[key].add(row.strength)
     names = []
-    for row in rows:
-        key = (row.task, row.metric, row.subset, row.method)
+    for key, row in zip(keys, rows, strict=True):
         name = NAMES.get(row.method, row.method)
         if row.method.endswith(ON_VAL):
             method = row.method.removesuffix(ON_VAL)

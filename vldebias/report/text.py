@@ -57,11 +57,9 @@ def text(
         tasks = [conclusion.task for conclusion in concluded]
         summaries = summaries[summaries.task.isin(tasks) | (summaries.kind != "bias")]
     notes = wrapped(LABELS, width) if summaries.uses_labels.any() else []
-    for note in stored_sentences(result, "notes"):
-        notes += wrapped(note, width)
-    shown: list[str] = []
-    for sentence in stored_sentences(result, "findings"):
-        shown += wrapped(sentence, width)
+    notes += [line for note in stored_sentences(result, "notes") for line in wrapped(note, width)]
+    findings = stored_sentences(result, "findings")
+    shown = [line for sentence in findings for line in wrapped(sentence, width)]
     shown += _verdicts(concluded, width, max_lines - len(shown) - len(notes) - ROWS - 2)
     head = f"{result.name}: values and changes, with 95% intervals"
     if (summaries.few != "").any():
@@ -111,16 +109,12 @@ def sentences(result: Measurements, measures: Measures = ()) -> list[str]:
 
 def _advised(result: Measurements, frame: pd.DataFrame, max_lines: int, width: int) -> str:
     """Format a result's advice, followed by its section, if any, or its measures."""
-    lines: list[str] = []
-    for sentence in stored_sentences(result, "advice"):
-        lines += wrapped(sentence, width)
+    advice = stored_sentences(result, "advice")
+    lines = [line for sentence in advice for line in wrapped(sentence, width)]
     room = max_lines - len(lines) - 1
     section = section_of(result, frame)
-    if section is None:
-        lines += _measure_lines(frame, room, width)
-    else:
-        lines += section.lines(room, width)
-    return "\n".join(lines)
+    rest = _measure_lines(frame, room, width) if section is None else section.lines(room, width)
+    return "\n".join([*lines, *rest])
 
 
 def _measure_lines(frame: pd.DataFrame, room: int, width: int) -> list[str]:

@@ -18,9 +18,7 @@ def device_of(name: str | None) -> str:
     import torch
 
     if name in (None, "auto"):
-        if torch.cuda.is_available():
-            return "cuda"
-        return "cpu"
+        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         # Allocate a tensor, since an unavailable device would only fail on first use.
         torch.empty(0, device=name)

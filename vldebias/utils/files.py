@@ -129,15 +129,11 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
         _remove_leftovers(path.parent)
         with _temporary_file(path) as partial:
             # Preserve the mode of an existing file. A new file's mode depends on the umask.
-            mode = partial.stat().st_mode
-            if path.exists():
-                mode = path.stat().st_mode
-            if isinstance(content, str):
-                partial.write_bytes(content.encode())
-            elif isinstance(content, bytes):
-                partial.write_bytes(content)
-            else:
+            mode = (path if path.exists() else partial).stat().st_mode
+            if callable(content):
                 _write_by(content, partial)
+            else:
+                partial.write_bytes(content.encode() if isinstance(content, str) else content)
             partial.chmod(mode & 0o777)  # in case a library replaced the file
             sync(partial)
             os.replace(partial, path)
@@ -487,11 +483,9 @@ def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) 
         known: the valid keys, used to suggest a key that is similar to an unknown one.
     """
     problem = error.errors()[0]
-    path = [place] if place else []
-    for key in problem["loc"]:
-        if not str(key).startswith("function-"):  # pydantic's name for a validator
-            path.append(str(key))
-    where = ".".join(path)
+    # Leave out pydantic's names for validators.
+    path = [str(key) for key in problem["loc"] if not str(key).startswith("function-")]
+    where = ".".join([place, *path] if place else path)
     inner_error = problem.get("ctx", {}).get("error")
     if isinstance(inner_error, type(error)):
         return explain(inner_error, where, known)
@@ -531,7 +525,5 @@ def commit() -> str | None:
             changed = run(
                 ["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"]
             )
-            if changed:
-                return f"{head}-dirty"
-            return head
+            return f"{head}-dirty" if changed else head
     return None

@@ -41,10 +41,9 @@ def parsed(text: str, source: str) -> JSON:
             would silently keep the last value).
     """
     try:
-        value: JSON = json.loads(text, strict=False, object_pairs_hook=_with_different_names)
+        return json.loads(text, strict=False, object_pairs_hook=_with_different_names)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{source}: expected JSON, but it is not valid: {error}") from None
-    return value
 
 
 def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
@@ -192,14 +191,9 @@ def _rows_of_karpathy(value: Mapping[str, JSON]) -> list[Row] | None:
 
 def _captioned_row(name: str, entry: Mapping[str, JSON]) -> Row:
     """Convert an image's entry in an sd-scripts caption file to a row."""
-    row: Row = {"image": name}
-    for key, part in entry.items():
-        if key not in ("image", "caption", "tags"):
-            row[key] = part
+    rest = {key: part for key, part in entry.items() if key not in ("image", "caption", "tags")}
     caption = entry.get("caption")
     tags = entry.get("tags")
     if caption and isinstance(caption, str) and tags and isinstance(tags, str):
-        row["caption"] = f"{caption}, {tags}"
-    else:
-        row["caption"] = caption or tags or None
-    return row
+        caption = f"{caption}, {tags}"
+    return {"image": name, **rest, "caption": caption or tags or None}

@@ -22,10 +22,7 @@ def flag(
         name: the flag name, if it differs from the field name.
         least: the minimum value.
     """
-    option: OptionInfo = typer.Option(
-        *name, help=text, rich_help_panel=panel, metavar=value, min=least
-    )
-    return option
+    return typer.Option(*name, help=text, rich_help_panel=panel, metavar=value, min=least)
 
 
 @dataclass(frozen=True)

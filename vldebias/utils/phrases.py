@@ -24,8 +24,7 @@ def counted(count: int, value: str) -> str:
         count: the number of people.
         value: the attribute value that they share, such as "female".
     """
-    singular, plural = PERSONS.get(value, (value, value))
-    return f"{count} {singular if count == 1 else plural}"
+    return f"{count} {person(value) if count == 1 else persons(value)}"
 
 
 def people_in_words(value: str | Mapping[str, int | None]) -> str:
@@ -39,11 +38,10 @@ def people_in_words(value: str | Mapping[str, int | None]) -> str:
         return value
     groups = []
     for name, count in value.items():
-        if count is None:
-            groups.append(persons(name))
-        else:
-            number = NUMBERS[count] if count < len(NUMBERS) else f"{count}"
-            groups.append(f"{number} {person(name) if count == 1 else persons(name)}")
+        words = person(name) if count == 1 else persons(name)
+        if count is not None:
+            words = f"{NUMBERS[count] if count < len(NUMBERS) else count} {words}"
+        groups.append(words)
     return listed_words(groups)
 
 
@@ -89,9 +87,7 @@ def quantity(count: int, noun: str) -> str:
         count: the number of things.
         noun: the singular of a noun with a regular plural.
     """
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count:,} {noun}s"
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def quantity_of(count: int, units: str) -> str:

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -111,9 +112,7 @@ def _in_rgb(image: Image) -> Image:
         image = image.convert("RGBA")
         # Dropping the alpha channel would show hidden colours.
         image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
-    if image.mode == "RGB":
-        return image
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def why_unreadable(error: OSError) -> str:
@@ -149,10 +148,7 @@ def write_png(
     info = need("PIL.PngImagePlugin").PngInfo()
     # Use ASCII JSON, because file names may contain undecodable bytes.
     info.add_itxt(_KEYWORD.decode(), json.dumps(metadata))
-
-    def save(file: Path) -> None:
-        image.save(file, format="png", pnginfo=info, optimize=small)
-
+    save = partial(image.save, format="png", pnginfo=info, optimize=small)
     return write_atomically(path, save)
 
 
@@ -171,43 +167,10 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, JSON]
             metadata = json.loads(image.info.get(_KEYWORD.decode()) or "{}")
             if not isinstance(metadata, dict):
                 metadata = {}
-            if pixels:
-                return image.convert("RGB"), metadata
-            return image, metadata
+            return image.convert("RGB") if pixels else image, metadata
     # Pillow and json may raise any of these for damaged chunks.
     except (OSError, SyntaxError, ValueError, EOFError, RecursionError) as error:
         raise OSError(f"{path}: {error}") from error
-
-
-def with_record(png: bytes, facts: Mapping[str, JSON]) -> bytes:
-    """Store facts about an image, such as its assigned value, in a PNG text chunk.
-
-    Pixels and all other chunks, such as A1111's "parameters" or ComfyUI's "prompt" and "workflow",
-    are left unchanged. A chunk from an earlier call is replaced. `read_png` returns the facts.
-
-    Args:
-        png: the file's content.
-        facts: the values to store.
-
-    Returns:
-        The file's new content.
-
-    Raises:
-        OSError: If the content is not a complete PNG.
-    """
-    chunks = _chunks_of(png)
-    keyword = _KEYWORD + b"\0"
-    kept = [
-        (kind, data) for kind, data in chunks if kind != b"iTXt" or not data.startswith(keyword)
-    ]
-    # The zeros mean that the text is not compressed and has no language or translated keyword.
-    text = json.dumps(facts).encode()
-    kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
-    parts = [_SIGNATURE]
-    for kind, data in kept:
-        checksum = zlib.crc32(kind + data)
-        parts.append(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
-    return b"".join(parts)
 
 
 def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
@@ -237,7 +200,10 @@ def _chunks_of(png: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
-    """Store facts about an image in its PNG file, as `with_record` does.
+    """Store facts about an image, such as its assigned value, in a text chunk of its PNG file.
+
+    Pixels and all other chunks, such as A1111's "parameters" or ComfyUI's "prompt" and "workflow",
+    are left unchanged. A chunk from an earlier call is replaced. `read_png` returns the facts.
 
     Args:
         path: the file, which is overwritten.
@@ -247,10 +213,19 @@ def add_record(path: Path, facts: Mapping[str, JSON]) -> Path:
         OSError: If the file is missing, or is not a complete PNG.
     """
     try:
-        content = with_record(path.read_bytes(), facts)
+        chunks = _chunks_of(path.read_bytes())
     except OSError as error:
         raise OSError(f"{path}: {error}") from error
-    return write_atomically(path, content)
+    keyword = _KEYWORD + b"\0"
+    kept = [chunk for chunk in chunks if chunk[0] != b"iTXt" or not chunk[1].startswith(keyword)]
+    # The zeros mean that the text is not compressed and has no language or translated keyword.
+    text = json.dumps(facts).encode()
+    kept.insert(1, (b"iTXt", keyword + b"\0\0\0\0" + text))
+    parts = [_SIGNATURE]
+    for kind, data in kept:
+        checksum = zlib.crc32(kind + data)
+        parts.append(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
+    return write_atomically(path, b"".join(parts))
 
 
 def encoded(image: Image) -> bytes:

@@ -169,9 +169,7 @@ class Registry(Mapping[str, T]):
                 f"{self.kind}: got the class {label}; expected an instance, so register"
                 f" {label}(); only entry points may name the class itself"
             )
-        received = repr(new)
-        if inspect.isroutine(new):
-            received = f"the function {label}"
+        received = f"the function {label}" if inspect.isroutine(new) else repr(new)
         expected = f"{base.__module__}.{base.__name__}"
         if is_dataclass(base):
             made = f"{base.__name__}(...)"
@@ -191,16 +189,14 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         # Unhashable values such as lists cannot be looked up.
-        if not isinstance(name, str):
-            return False
-        return name in self.data or name in self._modules or name in self._all()
+        is_text = isinstance(name, str)
+        return is_text and (name in self.data or name in self._modules or name in self._all())
 
     def __iter__(self) -> Iterator[str]:
         registered = self._all()
         # List this package's names first, in the order of `modules` rather than of imports.
         ordered = [name for name in self._modules if name in registered]
-        ordered += [name for name in registered if name not in self._modules]
-        return iter(ordered)
+        return iter(dict.fromkeys([*ordered, *registered]))
 
     def __len__(self) -> int:
         return len(self._all())

@@ -31,16 +31,12 @@ def _number(value: object) -> object:
     # pydantic would convert True to 1 and "0.5" to 0.5.
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise ValueError("expected a number")
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _several(value: object) -> object:
     """Wrap a single value in a tuple."""
-    if isinstance(value, (list, tuple)):
-        return value
-    return (value,)
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 Number = BeforeValidator(_number)
@@ -95,9 +91,7 @@ def one_of(registry: Registry[type[Model]], key: str) -> PlainValidator:
     def read(part: object) -> BaseModel:
         if isinstance(part, Strict):
             return part
-        kind = None
-        if isinstance(part, Mapping):
-            kind = part.get(key)
+        kind = part.get(key) if isinstance(part, Mapping) else None
         if not isinstance(kind, str) or kind not in registry:
             raise ValueError(f"expected `{key}:` with one of {', '.join(registry)}; got {kind!r}")
         return registry[kind].model_validate(part)
@@ -121,15 +115,14 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[object], str]:
             f"{key}: expected a subclass of {base.__module__}.{base.__name__} with a field"
             f' {key}: Literal["NAME"] = "NAME"'
         )
-        if isinstance(kind, base):
-            label = type(kind).__name__
-            raise InvalidInputError(f"{expected}, got an instance of {label}; register {label}")
-        if inspect.isroutine(kind):
-            raise InvalidInputError(
-                f"{expected}, got the function {kind.__name__}; derive a class and register it"
-            )
         if not isinstance(name, str):
-            raise InvalidInputError(f"{expected}, got {kind!r}; add the field")
+            label = type(kind).__name__
+            received = f"{kind!r}; add the field"
+            if isinstance(kind, base):
+                received = f"an instance of {label}; register {label}"
+            elif inspect.isroutine(kind):
+                received = f"the function {kind.__name__}; derive a class and register it"
+            raise InvalidInputError(f"{expected}, got {received}")
         undefined = sorted(getattr(kind, "__abstractmethods__", ()))
         if undefined:
             label = getattr(kind, "__name__", repr(kind))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from vldebias.errors import InvalidInputError
@@ -101,10 +102,7 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
 
 def names_of(rows: Sequence[Mapping[str, JSON]]) -> list[str]:
     """Return the column names of flat rows, in order of first occurrence."""
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    return list(names)
+    return list(dict.fromkeys(chain.from_iterable(rows)))
 
 
 def plain_name(name: str) -> str:
@@ -168,9 +166,9 @@ def column_around(names: Sequence[str], name: str) -> str | None:
         names: column names of the table.
         name: a dotted name, such as "payload.gender", which "payload" may contain.
     """
-    parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
-        column = ".".join(parts[:length])
+    column = name
+    while "." in column:
+        column = column.rpartition(".")[0]
         if column in names:
             return column
     return None
@@ -191,8 +189,6 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
     >>> cell_of({"meta": '{"prompt": "a nurse"}'}, "meta.prompt")
     'a nurse'
     """
-    if name in row:
-        return row[name]
     column = find_column(list(row), name)
     if column is not None and column in row:
         return row[column]
@@ -217,7 +213,6 @@ def _opened(cell: JSON) -> JSON:
     if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
         return cell
     try:
-        value: JSON = json.loads(cell)
+        return json.loads(cell)
     except (ValueError, RecursionError):
         return cell
-    return value

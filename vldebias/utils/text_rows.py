@@ -44,10 +44,8 @@ class TextRows:
                 " the model and pass that"
             )
         # Rows that are zero or not finite cannot be normalised.
-        bad = []
-        for prompt, row in self.row_of_prompt.items():
-            if not (np.isfinite(row).all() and row.any()):
-                bad.append(prompt)
+        rows_of_prompts = self.row_of_prompt.items()
+        bad = [text for text, row in rows_of_prompts if not (np.isfinite(row).all() and row.any())]
         if bad:
             raise InvalidInputError(
                 f"text embeddings: the rows of {len(bad)} prompts are zero or not finite, such as"

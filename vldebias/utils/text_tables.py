@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Literal
 
@@ -233,22 +233,6 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
     return text
 
 
-def separator_named(text: str | None) -> str | None:
-    """Return the separator that a user passed as "tab", "\\t" or a character.
-
-    Raises:
-        InvalidInputError: If the text is longer than one character.
-    """
-    if text is None:
-        return None
-    separator = {**SEPARATORS, "\\t": "\t"}.get(text, text)
-    if len(separator) != 1:
-        raise InvalidInputError(
-            f"separator: got {text!r}; expected {', '.join(SEPARATORS)} or one character"
-        )
-    return separator
-
-
 def split_rows(
     text: str, source: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
@@ -275,19 +259,27 @@ def split_rows(
             f"{source}: line {line}: got the control character {control.group()!r}; expected a text"
             " file in UTF-8"
         )
-    separator = separator_named(separator)
+    # The user may also pass a name, such as "tab".
+    separator = separator and {**SEPARATORS, "\\t": "\t"}.get(separator, separator)
+    if separator is not None and len(separator) != 1:
+        raise InvalidInputError(
+            f"separator: got {separator!r}; expected {', '.join(SEPARATORS)} or one character"
+        )
     table, above, excel_separator = _without_preamble(text, source)
     separator = separator or excel_separator or _separator_of(table, source, usual)
     try:
         rows, broken, short = _parsed(table, separator)
     except _RowError as error:
-        unquoted = _unquoted(table, separator)
-        if unquoted is None:
+        try:
+            if separator not in "\t|":
+                raise
+            # In a table separated by tabs or pipes, quotes may be normal characters.
+            rows, _, short = _parsed(table, separator, quoting=csv.QUOTE_NONE)
+        except _RowError:
             raise InvalidInputError(
                 f"{source}: line {above + error.line}: {error}; enclose cells that contain a"
                 f" {_name_of(separator)} or a quote in quotes, and double the quotes inside"
             ) from None
-        rows, short = unquoted
         broken = []
         warn(
             f"{source}: quotes are not closed, so they were read as normal characters",
@@ -330,13 +322,8 @@ def _without_empty_ends(rows: list[list[str]], source: str) -> list[list[str]]:
             SuspectInputWarning,
         )
     rows = [[name.strip() for name in rows[0]], *rows[1:filled]]
-    kept = []
-    for place, name in enumerate(rows[0]):
-        if name or any(row[place] for row in rows[1:]):
-            kept.append(place)
-    if len(kept) == len(rows[0]):
-        return rows
-    return [[row[place] for place in kept] for row in rows]
+    has_cells = [any(column) for column in zip(*rows, strict=True)]
+    return rows if all(has_cells) else [list(compress(row, has_cells)) for row in rows]
 
 
 class _RowError(Exception):
@@ -451,24 +438,7 @@ def _parsed(
     return rows, broken, short
 
 
-def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | None:
-    """Parse a table separated by tabs or pipes, in which quotes are normal characters.
-
-    Returns:
-        The rows, and the lines of rows without their last cell, or None if this is not possible.
-    """
-    if separator not in "\t|":
-        return None
-    try:
-        rows, _, short = _parsed(text, separator, quoting=csv.QUOTE_NONE)
-    except _RowError:
-        return None
-    return rows, short
-
-
 def _name_of(separator: str) -> str:
     """Return a separator's name, such as "comma"."""
-    for name, character in SEPARATORS.items():
-        if character == separator:
-            return name
-    return repr(separator)
+    names = [name for name, character in SEPARATORS.items() if character == separator]
+    return names[0] if names else repr(separator)

@@ -71,12 +71,8 @@ def _of_tensor(vectors: Tensor, name: str) -> Vectors:
             " vectors.to_dense()"
         )
     _check(vectors.shape, str(vectors.dtype), vectors.is_floating_point(), name)
-    shape = vectors.shape
-
-    def restore(rows: Tensor) -> Tensor:
-        return rows.reshape(shape).to(vectors)
-
-    return Vectors(vectors.reshape(-1, shape[-1]), restore, len(shape) == 1)
+    rows = vectors.reshape(-1, vectors.shape[-1])
+    return Vectors(rows, lambda rows: rows.reshape(vectors.shape).to(vectors), vectors.ndim == 1)
 
 
 def _of_array(vectors: NDArray[np.floating], name: str) -> Vectors:
@@ -113,11 +109,7 @@ def _of_sequence(vectors: Sequence[object], name: str) -> Vectors:
         ) from None
     _check(array.shape, "list", True, name)
     rows = torch.from_numpy(array).reshape(-1, array.shape[-1])
-
-    def restore(changed: Tensor) -> object:
-        return changed.reshape(array.shape).tolist()
-
-    return Vectors(rows, restore, array.ndim == 1)
+    return Vectors(rows, lambda rows: rows.reshape(array.shape).tolist(), array.ndim == 1)
 
 
 def _joined(parts: Sequence[Vectors], name: str) -> Vectors:

@@ -107,10 +107,8 @@ class JointHost(Host):
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
         """Return the model and its shareable modules, which only one attachment may use."""
-        modules: list[object] = [self.model]
-        for role in self.roles:
-            modules += self.wrapped_modules(role)
-        return tuple(modules)
+        shared = [module for role in self.roles for module in self.wrapped_modules(role)]
+        return (self.model, *shared)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase | HFTokenizer | SimpleTokenizer:
@@ -161,10 +159,8 @@ class JointHost(Host):
             for part in module.modules():
                 if isinstance(part, nn.Embedding):
                     rows = max(rows, part.num_embeddings)
-        highest = 0
-        for ids in tokens.values():
-            if not ids.is_floating_point():
-                highest = max(highest, int(ids.max()))
+        ids = [tensor for tensor in tokens.values() if not tensor.is_floating_point()]
+        highest = max((int(tensor.max()) for tensor in ids), default=0)
         # On a CPU, an unknown id raises an IndexError, but on a GPU, it makes all later calls fail.
         if rows and highest >= rows:
             raise InvalidInputError(
@@ -222,13 +218,10 @@ class JointHost(Host):
         return width if isinstance(width, int) else super().dim(role)
 
     def merge(self, edits: Mapping[str, CalibratedProjection], strength: float) -> Sequence[object]:
-        heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
+        heads = {TEXT: self.head, IMAGE: self.image_head}
         refusal = f"{self.name}: the last layer of the"
         # Check all heads before changing the first one.
-        folds = {}
-        for role in edits:
-            tower, head = heads[role]
-            folds[role] = foldable(f"{refusal} {tower} tower", head)
+        folds = {role: foldable(f"{refusal} {role} tower", heads[role]) for role in edits}
         for role, fold in folds.items():
             fold(edits[role], strength)
         return [self.model]
@@ -306,11 +299,7 @@ class ImageEncoder:
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
         """Return features (b, d) of RGB images before normalisation, as float32 on the CPU."""
-        return self.embed([self.prepare(image) for image in images])
-
-    def embed(self, prepared: Sequence[Pixels]) -> Tensor:
-        """Return features (b, d) for outputs of `prepare`, as float32 on the CPU."""
-        return self.start(prepared).float().cpu()
+        return self.start([self.prepare(image) for image in images]).float().cpu()
 
     def start(self, prepared: Sequence[Pixels]) -> Tensor:
         """Return features (b, d) for outputs of `prepare`, in the model's precision on its device.
@@ -333,9 +322,7 @@ class ImageEncoder:
         """Return the shorter side of the model's pixel input, or 0 if its input is not an image."""
         grey = need("PIL.Image").new("RGB", (64, 96))
         images = [tensor for tensor in self.prepare(grey).values() if tensor.ndim == 4]
-        if len(images) != 1:
-            return 0
-        return min(images[0].shape[-2:])
+        return min(images[0].shape[-2:]) if len(images) == 1 else 0
 
 
 def image_encoder(

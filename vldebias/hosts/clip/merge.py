@@ -45,13 +45,12 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
         weights = [(last.weight, 0)]
         if last.bias is not None:
             weights.append((last.bias, 0))
-    is_foldable = bool(weights)
-    for weight, _ in weights:
-        # torchao stores int8 in its own tensor class, which reports a floating-point dtype.
-        has_plain_data = type(weight.data) is Tensor
-        if not weight.is_floating_point() or not has_plain_data or weight.is_meta:
-            is_foldable = False
-    if not is_foldable:
+    # torchao stores int8 in its own tensor class, which reports a floating-point dtype.
+    is_foldable = [
+        weight.is_floating_point() and type(weight.data) is Tensor and not weight.is_meta
+        for weight, _ in weights
+    ]
+    if not weights or not all(is_foldable):
         raise UnsupportedHostError(
             f"{refusal} is a {type(last).__module__}.{type(last).__qualname__}; expected a"
             " torch.nn.Linear or a matrix with float weights in memory. Fuse or unload adapters"
@@ -71,9 +70,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
 
 def last_layer(head: object) -> object:
     """Return the last layer of a Sequential, or the head itself."""
-    if isinstance(head, nn.Sequential) and len(head):
-        return head[-1]
-    return head
+    return head[-1] if isinstance(head, nn.Sequential) and len(head) else head
 
 
 # ---- pipeline layers that consume an embedding
@@ -193,12 +190,10 @@ def _reader_names(pipe: DiffusionPipeline, role: str) -> tuple[str, ...]:
     names_of_class: dict[str, tuple[str, ...]] = {}
     for layers, classes in _READERS.get(role, {}).items():
         names_of_class |= dict.fromkeys(classes.split(), layers)
-    names: tuple[str, ...] = ()
-    for base in type(denoiser).__mro__:
-        short = re.sub(r"(Transformer[23]D)?Model$", "", base.__name__)
-        if short in names_of_class:
-            names = names_of_class[short]
-            break
+    bases = [
+        re.sub(r"(Transformer[23]D)?Model$", "", base.__name__) for base in type(denoiser).__mro__
+    ]
+    names = next((names_of_class[base] for base in bases if base in names_of_class), ())
     # Some U-Nets project the prompt once, before their cross-attention layers use it.
     config = getattr(denoiser, "config", {})
     if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":

@@ -60,10 +60,8 @@ class OpenClipHost(JointHost):
     ) -> None:
         super().__init__(model, tokenizer)
         # Subclasses are also supported, such as those in a user's project.
-        names = []
-        for base in type(model).__mro__:
-            if base.__module__.startswith("open_clip."):
-                names.append(base.__name__)
+        bases = type(model).__mro__
+        names = [base.__name__ for base in bases if base.__module__.startswith("open_clip.")]
         if not set(SUPPORTED).intersection(names):
             raise UnsupportedHostError(
                 f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; pass"
@@ -79,8 +77,7 @@ class OpenClipHost(JointHost):
         Face towers.
         """
         tower = getattr(self.model, "text", self.model)
-        head: Layer | None = tower.proj if hasattr(tower, "proj") else tower.text_projection
-        return head
+        return tower.proj if hasattr(tower, "proj") else tower.text_projection
 
     @property
     def image_head(self) -> Layer | None:
@@ -90,17 +87,14 @@ class OpenClipHost(JointHost):
         pool or of a timm head.
         """
         visual = self.model.visual
-        head: Layer | None
         if hasattr(visual, "proj"):
-            head = visual.proj
-        elif hasattr(visual, "attnpool"):
-            head = visual.attnpool.c_proj
-        else:
-            # timm towers end in one or two layers.
-            head = getattr(visual, "head", None)
-            mlp = getattr(head, "mlp", None)
-            head = head if mlp is None else mlp.fc2
-        return head
+            return visual.proj
+        if hasattr(visual, "attnpool"):
+            return visual.attnpool.c_proj
+        # timm towers end in one or two layers.
+        head = getattr(visual, "head", None)
+        mlp = getattr(head, "mlp", None)
+        return head if mlp is None else mlp.fc2
 
     def wrapped_modules(self, role: str) -> tuple[object, ...]:
         """Return the tower if it is a separate module; CLIP's text tower is part of the model."""
@@ -113,16 +107,13 @@ class OpenClipHost(JointHost):
 
         In CLIP, they are direct children. The other classes store the tower as `text`.
         """
-        children = []
-        for name, child in self.model.named_children():
-            if name not in ("visual", "text_decoder"):
-                children.append(child)
+        children = dict(self.model.named_children())
+        for name in ("visual", "text_decoder"):
+            children.pop(name, None)
         # Exclude the logit scale and bias, which belong to neither tower.
-        parameters = []
-        for name, parameter in self.model.named_parameters(recurse=False):
-            if not name.startswith("logit_"):
-                parameters.append(parameter)
-        return [*children, nn.ParameterList(parameters)]
+        named = self.model.named_parameters(recurse=False)
+        weights = [weight for name, weight in named if not name.startswith("logit_")]
+        return [*children.values(), nn.ParameterList(weights)]
 
     def find_tokenizer(self, tokenizer: object) -> HFTokenizer | SimpleTokenizer:
         """Return the given tokenizer, or CLIP's own if the context length and vocabulary match.
@@ -173,8 +164,7 @@ class OpenClipHost(JointHost):
         return {"text": self.tokenizer(prompts, context_length=self.context_length)}
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        features: Tensor = self.model.encode_text(tokens["text"], normalize=False)
-        return features
+        return self.model.encode_text(tokens["text"], normalize=False)
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return `features`, computed without trailing padding if the tower is CLIP's own."""
@@ -211,8 +201,7 @@ class OpenClipHost(JointHost):
         )
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
-        features: Tensor = self.model.encode_image(pixels["pixel_values"], normalize=False)
-        return features
+        return self.model.encode_image(pixels["pixel_values"], normalize=False)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode up to the end token, because CLIP's tokenizer pads with the id of "!"."""

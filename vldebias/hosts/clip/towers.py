@@ -182,16 +182,14 @@ class Towers:
             plain.append(self.prepare(new_image("RGB", (80, 80), (value,) * 3)).double())
         oblong = self.prepare(new_image("RGB", (96, 64)))
         black, grey, white = [pixels.flatten(1).mean(dim=1) for pixels in plain]
-        is_normalising = oblong.shape == plain[0].shape and oblong.shape[0] == 3
-        if is_normalising:
-            # Each channel must be constant, and a linear function of the value.
-            for pixels, level in zip(plain, (black, grey, white), strict=True):
-                if not (pixels - level[:, None, None]).abs().max() < 1e-3:
-                    is_normalising = False
-            rises = bool((white > black).all())
-            is_straight = torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3)
-            is_normalising = is_normalising and rises and is_straight
-        if not is_normalising:
+        # Each channel must be constant, and a linear function of the value.
+        is_constant = all(
+            (pixels - level[:, None, None]).abs().max() < 1e-3
+            for pixels, level in zip(plain, (black, grey, white), strict=True)
+        )
+        is_linear = torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3)
+        has_shape = oblong.shape == plain[0].shape and oblong.shape[0] == 3
+        if not (has_shape and is_constant and is_linear and (white > black).all()):
             raise InvalidInputError(
                 f"preprocess: converted plain images to shapes {tuple(plain[0].shape)} and"
                 f" {tuple(oblong.shape)}; expected the same shape (3, h, w) for all images, with"

@@ -148,8 +148,7 @@ class TransformersHost(JointHost):
     def head(self) -> nn.Module:
         """Return the Linear that produces the joint embedding."""
         owner = self._text if self._family.head == "head" else self.model
-        head: nn.Module = getattr(owner, self._family.head)
-        return head
+        return getattr(owner, self._family.head)
 
     @property
     def image_head(self) -> nn.Module | None:
@@ -270,9 +269,7 @@ class TransformersHost(JointHost):
         output = call(**{name: tensor for name, tensor in inputs.items() if name in accepted})
         if isinstance(output, Tensor):
             return output
-        name = "text_embeds" if hasattr(output, "text_embeds") else "pooler_output"
-        embedding: Tensor = getattr(output, name)
-        return embedding
+        return getattr(output, "text_embeds" if hasattr(output, "text_embeds") else "pooler_output")
 
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Hook the heads and, for text, the input of the tower, which contains the token ids."""

@@ -9,6 +9,7 @@ changes belongs to the token, whatever precedes or follows it.
 from __future__ import annotations
 
 import math
+import operator
 import re
 import sys
 import threading
@@ -198,10 +199,8 @@ def opened(value: object) -> Embedding | None:
             return None
 
     def close(changed: Tensor) -> object:
-        rows_without_padding = [
-            changed_row[: len(row)] for changed_row, row in zip(changed, rows, strict=True)
-        ]
-        return tree_unflatten(rows_without_padding, form)
+        without_padding = [new[: len(row)] for new, row in zip(changed, rows, strict=True)]
+        return tree_unflatten(without_padding, form)
 
     return pad_sequence(rows, batch_first=True), close
 
@@ -247,11 +246,8 @@ def same_values(first: object, second: object) -> bool:
             continue
         if type(first_leaf) is not type(second_leaf):
             return False
-        if isinstance(first_leaf, Tensor):
-            is_equal = torch.equal(first_leaf, second_leaf)
-        else:
-            is_equal = bool(first_leaf == second_leaf)
-        if not is_equal:
+        equal = torch.equal if isinstance(first_leaf, Tensor) else operator.eq
+        if not equal(first_leaf, second_leaf):
             return False
     return True
 
@@ -315,13 +311,8 @@ def texts_of(call: Mapping[str, object], name: str) -> list[str]:
             columns.append(listed(value) or [""])
     if not columns:
         return [""]
-    texts = []
-    for row in range(max(map(len, columns))):
-        texts_of_row = []
-        for column in columns:
-            texts_of_row.append(column[row % len(column)])
-        texts.append(NEXT.join(texts_of_row))
-    return texts
+    rows = range(max(map(len, columns)))
+    return [NEXT.join(column[row % len(column)] for column in columns) for row in rows]
 
 
 def characters_read(tokenizer: PreTrainedTokenizerBase, length: int | None, text: str) -> int:
@@ -422,11 +413,10 @@ def texts_of_images(call: Mapping[str, object], argument: str = "prompt") -> dic
         texts = listed(value)
         if len(texts) == 1:  # the same text for all prompts
             texts = texts * prompts
-        texts_of_argument[name] = []
-        for text in texts:
-            if not isinstance(text, str):
-                raise InvalidInputError(f"{name}: got {text!r}; expected a string for each image")
-            texts_of_argument[name] += [text] * images
+        wrong = [text for text in texts if not isinstance(text, str)]
+        if wrong:
+            raise InvalidInputError(f"{name}: got {wrong[0]!r}; expected a string for each image")
+        texts_of_argument[name] = [text for text in texts for _ in range(images)]
     return texts_of_argument
 
 

@@ -238,10 +238,10 @@ class CrossAttentionHost(Host):
                 f" rows of the prompt cannot be found; {_INSTEAD}"
             )
         times = sorted({time for time, _ in recorder.means})
-        blocks = []
-        for time in times:
-            means = [recorder.means[time, name] for name in recorder.layers]
-            blocks.append(torch.cat(means, dim=1))
+        blocks = [
+            torch.cat([recorder.means[time, name] for name in recorder.layers], dim=1)
+            for time in times
+        ]
         widths = [recorder.means[times[0], name].shape[1] for name in recorder.layers]
         self.layers_and_widths = tuple(zip(recorder.layers, widths, strict=True))
         return torch.tensor(times, dtype=torch.float64), torch.stack(blocks)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.adapters import adapters_length
-from vldebias.hosts.attachment import INSIDE, Attachment
+from vldebias.hosts.attachment import INSIDE
 from vldebias.hosts.call_log import CallRecord, raise_failures
 from vldebias.hosts.clip.merge import fold_into_readers
 from vldebias.hosts.edits import EditAttachment
@@ -197,8 +197,7 @@ class DiffusersHost(PipelineReader):
         def encode(prompts: list[str]) -> Sequence[object]:
             call.update(received)
             set_texts(call, texts_of_images(call) | {"prompt": prompts})
-            output: Sequence[object] = original(*bound.args, **bound.kwargs)
-            return output
+            return original(*bound.args, **bound.kwargs)
 
         scale = call.get("lora_scale")
         if scale not in (None, 1) and attachment.acts and adapters_length(self.text_modules):
@@ -207,34 +206,29 @@ class DiffusersHost(PipelineReader):
                 " call pipe.set_adapters(name, scale) before attaching, not in the call"
             )
         has_text = is_negative or call.get("prompt") is not None
-        if not has_text:
-            self._warn_of_embeddings(attachment, call)
+        origins = None if has_text else self._origins(call)
+        if origins is not None and (None in origins or not origins):
+            attachment.warn_once(
+                "the call received embeddings that this pipeline's encode_prompt has not returned"
+                " since attaching, or that were modified afterwards, so they are used unedited. To"
+                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds) instead"
+            )
+        result: list[object] | tuple[object, ...]
+        shown = None
         with TOKENIZING, during(INSIDE, True), during(_ENCODE, encode):
-            result: list[object] | tuple[object, ...]
-            if has_text and self._seeing_encoders:
-                result, shown = self._encode_seen(original, bound)
+            seeing = self._seeing_encoders
+            if has_text and seeing:
+                with traced(seeing) as (calls, _):
+                    result = original(*bound.args, **bound.kwargs)
+                # Tokens that represent an image must not be edited.
+                shown = image_tokens(calls, seeing, result[self.parts[0].place])
             else:
                 result = original(*bound.args, **bound.kwargs)
-                shown = None
             if has_text:
                 result = self.project(attachment, result, received, is_negative, shown)
         if running_call(self.pipe) is None:
             self._remember(call, result, None)
         return result
-
-    def _encode_seen(
-        self, original: Original, bound: inspect.BoundArguments
-    ) -> tuple[tuple[object, ...], Tensor | None]:
-        """Call `encode_prompt` on a pipeline whose encoders may receive an image with the prompt.
-
-        Returns:
-            The output of `encode_prompt`, and a mask (b, tokens) that is true for tokens that
-            represent an image and must not be edited. Without an image, the mask is None.
-        """
-        seeing = self._seeing_encoders
-        with traced(seeing) as (calls, _):
-            result = original(*bound.args, **bound.kwargs)
-        return result, image_tokens(calls, seeing, result[self.parts[0].place])
 
     def encoded_text(self, call: Mapping[str, object]) -> str:
         """Return what an `encode_prompt` call encodes.
@@ -292,16 +286,6 @@ class DiffusersHost(PipelineReader):
                 return self._known.find(value)
         return []
 
-    def _warn_of_embeddings(self, attachment: Attachment, call: Mapping[str, object]) -> None:
-        """Warn if a call receives embeddings of unknown origin, which are not edited."""
-        origins = self._origins(call)
-        if origins is not None and (None in origins or not origins):
-            attachment.warn_once(
-                "the call received embeddings that this pipeline's encode_prompt has not returned"
-                " since attaching, or that were modified afterwards, so they are used unedited. To"
-                f" edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds) instead"
-            )
-
     def _record_embeddings(self, attachment: PromptAttachment, call: Mapping[str, object]) -> None:
         """Record a call that receives embeddings instead of a prompt, with their prompts if known.
 
@@ -314,15 +298,10 @@ class DiffusersHost(PipelineReader):
         rows: list[tuple[object, ...]] = []
         for origin in origins:
             row: tuple[object, ...] = ("", "", None, EMBEDDINGS, ())
-            known, number = origin or (None, 0)
+            known, image = origin or (None, 0)
             if known is not None:
-                row = (
-                    known.prompts[number],
-                    known.written[number],
-                    known.values[number],
-                    known.reasons[number],
-                    known.people[number],
-                )
+                facts = (known.prompts, known.written, known.values, known.reasons, known.people)
+                row = tuple(fact[image] for fact in facts)
             rows += [row] * count
         columns = list(zip(*rows, strict=True)) if rows else [()] * 5
         prompts, written, values, reasons, people = columns
@@ -361,8 +340,7 @@ class DiffusersHost(PipelineReader):
             tokenizers.setdefault(argument, []).append(inner)
 
         def most_read(argument: str, text: str) -> int:
-            counts = [characters_read(inner, limit, text) for inner in tokenizers[argument]]
-            return max(counts)
+            return max(characters_read(inner, limit, text) for inner in tokenizers[argument])
 
         return {argument: partial(most_read, argument) for argument in tokenizers}
 
@@ -429,19 +407,15 @@ class DiffusersHost(PipelineReader):
         Their states form a different space, often of the same width.
         """
         for name in _LAYERS:
-            if call.get(name) is None:
-                continue
-            requested = _plain_list(call[name])
+            requested = _plain_list(call.get(name))
             fitted = _plain_list(self.defaults.get(name))
-            if requested == fitted or (
-                fitted is None and requested == 0
-            ):  # 0 selects the same layer
-                continue
-            raise InvalidInputError(
-                f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but the"
-                f" call has {name}={call[name]}, which selects a different space; omit it, or"
-                " encode inside attachment.disabled()"
-            )
+            # 0 selects the same layer as None.
+            if requested not in (None, fitted, 0 if fitted is None else fitted):
+                raise InvalidInputError(
+                    f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but"
+                    f" the call has {name}={call[name]}, which selects a different space; omit it,"
+                    " or encode inside attachment.disabled()"
+                )
 
     def reworded(
         self, edit: Rewording, role: str, z: Tensor, prompts: Sequence[str], strength: float

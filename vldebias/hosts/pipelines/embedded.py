@@ -43,31 +43,26 @@ class KnownEmbeddings:
 
     def find(self, embeddings: object) -> list[Origin | None]:
         """Return the origin of each row of embeddings, or None if unknown."""
-        known = list(self._rows)
-        known.reverse()
+        known = list(self._rows)[::-1]
         origins: list[Origin | None] = []
         for row in rows_of(embeddings):
             entries = _entries(row)
             # Changing the precision rounds the entries.
             tolerance = torch.finfo(row.dtype).eps * entries.abs() + _NOISE
-            origin = None
-            for shape, known_entries, known_origin in known:
-                if shape == row.shape and bool(
-                    ((known_entries - entries).abs() <= tolerance).all()
-                ):
-                    origin = known_origin
+            for shape, known_entries, origin in known:
+                if shape == row.shape and ((known_entries - entries).abs() <= tolerance).all():
+                    origins.append(origin)
                     break
-            origins.append(origin)
+            else:
+                origins.append(None)
         return origins
 
 
 def rows_of(embeddings: object) -> Sequence[Tensor]:
     """Return the rows of embeddings, a tensor (b, ...) or a list of tensors."""
     rows: list[Tensor] = list(embeddings) if isinstance(embeddings, Tensor | list | tuple) else []
-    for row in rows:
-        if not isinstance(row, Tensor) or not row.is_floating_point() or not row.ndim:
-            return []
-    return rows
+    are_rows = [isinstance(row, Tensor) and row.is_floating_point() and row.ndim for row in rows]
+    return rows if all(are_rows) else []
 
 
 def _entries(row: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -41,8 +41,12 @@ if TYPE_CHECKING:
 _MARK = "_vldebias"
 _COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 
-RunBlock = Callable[["ModularPipeline", "PipelineState"], tuple["ModularPipeline", "PipelineState"]]
+Ran = tuple["ModularPipeline", "PipelineState"]
+"""The output of a block: the components and the state."""
+RunBlock = Callable[["ModularPipeline", "PipelineState"], Ran]
 """Function that runs a block: (components, state) -> (components, state)."""
+Around = Callable[[RunBlock, "ModularPipeline", "PipelineState"], Ran]
+"""Function that is called instead of a block, with the original call, components and state."""
 
 
 def leaves(blocks: ModularPipelineBlocks) -> Iterator[ModularPipelineBlocks]:
@@ -115,14 +119,27 @@ class ModularHost(DiffusersHost):
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Edit the embeddings that the block writes to the state."""
 
-        def run(
-            run_block: RunBlock, components: ModularPipeline, state: PipelineState
-        ) -> tuple[ModularPipeline, PipelineState]:
+        def run(run_block: RunBlock, components: ModularPipeline, state: PipelineState) -> Ran:
             prompt = state.get("prompt")
             call = copied({name: state.get(name) for name in self.inputs})
             components, state = run_block(components, state)
-            if listed(prompt):
-                self._edit(attachment, call, state)
+            if not listed(prompt):
+                return components, state
+            outputs = {name: state.get(name) for name in self.source.returns}
+            embedding = self.parts[0].name
+            if outputs[embedding] is None:
+                raise InvalidInputError(
+                    f"{self.name}: expected {embedding!r} from the block that encodes text, but it"
+                    " returned none for this prompt"
+                )
+            # If the block reports which tokens represent an image, all tokens up to the last one
+            # stay unchanged.
+            masks = [outputs[name] for name in outputs if re.search("image.{0,100}mask", name)]
+            shown = next((up_to_last(mask) for mask in masks if mask is not None), None)
+            edited = self.project(attachment, tuple(outputs.values()), call, shown=shown)
+            for name, value in zip(outputs, edited, strict=True):
+                if value is not outputs[name]:
+                    state.set(name, value)
             return components, state
 
         return self._replace_block(attachment, run)
@@ -130,31 +147,40 @@ class ModularHost(DiffusersHost):
     def install_prompts(self, attachment: PromptAttachment) -> Callable[[], None]:
         """Rewrite the prompts in the state before the block reads them."""
 
-        def run(
-            run_block: RunBlock, components: ModularPipeline, state: PipelineState
-        ) -> tuple[ModularPipeline, PipelineState]:
+        def run(run_block: RunBlock, components: ModularPipeline, state: PipelineState) -> Ran:
             if state.get("prompt") is not None:
                 call = copied({name: state.get(name) for name in self.inputs})
-                self._rewrite(attachment, call, state)
+                seeds = state.get("generator")
+                count_name = next(filter(state.get, _COUNTS), None)
+                if count_name is not None and not self.single:
+                    call[count_name] = state.get(count_name)
+                arguments = {name: state.get(name) for name in PICTURES}
+                edits = edited_images(PICTURES, arguments, call)
+                if self.single:
+                    columns = {"prompt": listed(call["prompt"])}
+                    texts = attachment.rewrite_texts(columns, edits=edits, seeds=seeds)
+                    call["prompt"] = texts["prompt"][0]
+                    # All images of the call are generated from one prompt, so they share a value.
+                    if attachment.acts and count_name is not None and state.get(count_name) > 1:
+                        attachment.warn_once(SHARED.format(count=count_name))
+                else:
+                    columns = texts_of_images(call)
+                    texts = attachment.rewrite_texts(columns, edits=edits, seeds=seeds)
+                    set_texts(call, texts)
+                for name, value in call.items():
+                    state.set(name, value)
             result = run_block(components, state)
             raise_failures()
             return result
 
         return self._replace_block(attachment, run)
 
-    def _replace_block(
-        self,
-        attachment: Attachment,
-        around: Callable[
-            [RunBlock, ModularPipeline, PipelineState], tuple[ModularPipeline, PipelineState]
-        ],
-    ) -> Callable[[], None]:
+    def _replace_block(self, attachment: Attachment, around: Around) -> Callable[[], None]:
         """Replace the class of the text-encoding block, or of a conditional block containing it.
 
         Args:
             attachment: the attachment; the class is replaced while it is attached.
-            around: a function that is called instead of the block, with the original call, the
-                components and the state, and returns the block's output.
+            around: a function that is called instead of the block, and returns its output.
 
         Returns:
             The function that restores the class.
@@ -164,30 +190,23 @@ class ModularHost(DiffusersHost):
         sequential = need("diffusers").SequentialPipelineBlocks
         block = self.pipe._blocks
         while isinstance(block, sequential):
-            block = next(
-                inner for inner in block.sub_blocks.values() if self.block in leaves(inner)
-            )
+            inner_blocks = block.sub_blocks.values()
+            block = next(inner for inner in inner_blocks if self.block in leaves(inner))
         kind = type(block)
 
         @torch.no_grad()
         def run(
             called: ModularPipelineBlocks, components: ModularPipeline, state: PipelineState
-        ) -> tuple[ModularPipeline, PipelineState]:
+        ) -> Ran:
             # A copy of the block belongs to a different pipeline, to which nothing is attached.
             is_ours = called is block and components is self.pipe
             if not is_ours or attachment.state != "attached" or BARE.get():
-                result: tuple[ModularPipeline, PipelineState]
-                result = kind.__call__(called, components, state)
-                return result
+                return cast("Ran", kind.__call__(called, components, state))
 
-            def run_block(
-                components: ModularPipeline, state: PipelineState
-            ) -> tuple[ModularPipeline, PipelineState]:
+            def run_block(components: ModularPipeline, state: PipelineState) -> Ran:
                 # The block calls the text encoders, which would look like an outside call.
                 with during(INSIDE, True):
-                    result: tuple[ModularPipeline, PipelineState]
-                    result = kind.__call__(called, components, state)
-                    return result
+                    return cast("Ran", kind.__call__(called, components, state))
 
             return around(run_block, components, state)
 
@@ -205,57 +224,3 @@ class ModularHost(DiffusersHost):
             vars(self.pipe).pop(_MARK, None)
 
         return restore
-
-    def _rewrite(
-        self, attachment: PromptAttachment, call: dict[str, object], state: PipelineState
-    ) -> None:
-        """Rewrite the prompts of a call, and write them to the state."""
-        counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
-        count_name = next(iter(counts), None)
-        seeds = state.get("generator")
-        arguments = {name: state.get(name) for name in PICTURES}
-        if self.single:
-            texts = attachment.rewrite_texts(
-                {"prompt": listed(call["prompt"])},
-                edits=edited_images(PICTURES, arguments, call),
-                seeds=seeds,
-            )
-            call["prompt"] = texts["prompt"][0]
-            # All images of the call are generated from one prompt, so they share a value.
-            shares_value = count_name is not None and counts[count_name] > 1
-            if attachment.acts and shares_value:
-                attachment.warn_once(SHARED.format(count=count_name))
-        else:
-            if count_name is not None:
-                call[count_name] = counts[count_name]
-            texts = attachment.rewrite_texts(
-                texts_of_images(call),
-                edits=edited_images(PICTURES, arguments, call),
-                seeds=seeds,
-            )
-            set_texts(call, texts)
-        for name, value in call.items():
-            state.set(name, value)
-
-    def _edit(
-        self, attachment: EditAttachment, call: Mapping[str, object], state: PipelineState
-    ) -> None:
-        """Edit the embeddings that the block wrote to the state."""
-        outputs = {name: state.get(name) for name in self.source.returns}
-        embedding = self.parts[0].name
-        if outputs[embedding] is None:
-            raise InvalidInputError(
-                f"{self.name}: expected {embedding!r} from the block that encodes text, but it"
-                " returned none for this prompt"
-            )
-        # If the block reports which tokens represent an image, all tokens up to the last one stay
-        # unchanged.
-        shown = None
-        for name, mask in outputs.items():
-            if mask is not None and re.search("image.{0,100}mask", name):
-                shown = up_to_last(mask)
-                break
-        edited = self.project(attachment, tuple(outputs.values()), call, shown=shown)
-        for name, value in zip(outputs, edited, strict=True):
-            if value is not outputs[name]:
-                state.set(name, value)

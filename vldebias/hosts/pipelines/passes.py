@@ -93,11 +93,8 @@ def batch_of(args: Arguments, kwargs: Keywords) -> int:
         args: positional arguments of the denoiser.
         kwargs: keyword arguments of the denoiser.
     """
-    sizes = [1]
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor) and value.ndim >= 3:
-            sizes.append(len(value))
-    return max(sizes)
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    return max((len(tensor) for tensor in tensors if tensor.ndim >= 3), default=1)
 
 
 def time_of(args: Arguments, kwargs: Keywords) -> float | None:
@@ -132,5 +129,4 @@ def text_output(module: nn.Module, args: Arguments, kwargs: Keywords, output: Te
         return output
     text_kwargs = {name: value for name, value in kwargs.items() if name != "ip_adapter_masks"}
     text_kwargs["encoder_hidden_states"] = (states[0], [])
-    part_of_text: Tensor = module.forward(*args, **text_kwargs)
-    return part_of_text
+    return module.forward(*args, **text_kwargs)

@@ -91,9 +91,7 @@ class Encoded:
         """
         changed = tensor_of(self.changed[0][part.place])[:, part.tokens]
         distances = (self.states(part).double() - changed.double()).norm(dim=-1)
-        if not distances.any(dim=1).all():
-            return None
-        return distances.argmax(dim=1)
+        return distances.argmax(dim=1) if distances.any(dim=1).all() else None
 
 
 class PipelineReader(Host):
@@ -209,19 +207,14 @@ class PipelineReader(Host):
 
     def _refuse_joined_branches(self, parts: Sequence[Part]) -> None:
         """Reject a pipeline that returns the prompt and the negative prompt in one tensor."""
-        encode = getattr(self.pipe, "encode_prompt", lambda: None)
-        parameters = inspect.signature(encode).parameters
+        encode_prompt = getattr(self.pipe, "encode_prompt", lambda: None)
+        parameters = inspect.signature(encode_prompt).parameters
         if not {"negative_prompt", "do_classifier_free_guidance"} <= parameters.keys():
             return
-        results = []
-        for negative in PROBES[:2]:
-            encoded = self.encode(
-                [LONG], (), do_classifier_free_guidance=True, negative_prompt=[negative]
-            )
-            results.append(encoded.result)
+        encode = partial(self.encode, [LONG], (), do_classifier_free_guidance=True)
+        results = [encode(negative_prompt=[negative]).result for negative in PROBES[:2]]
         for part in parts:
-            first = results[0][part.place]
-            second = results[1][part.place]
+            first, second = (result[part.place] for result in results)
             if len(tensor_of(first)) != 1 or not same_values(first, second):
                 raise self.refusal(f"{part.name} contains the negative prompt if guidance is on")
 
@@ -415,8 +408,7 @@ class PipelineReader(Host):
         if "device" not in settings:
             arguments["device"] = self.pipe._execution_device
         accepted = {name: value for name, value in arguments.items() if name in parameters}
-        result: Sequence[object] = self.pipe.encode_prompt(**accepted)
-        return result
+        return self.pipe.encode_prompt(**accepted)
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         if role not in self.roles:
@@ -448,9 +440,8 @@ class PipelineReader(Host):
                         )
                     states = states[torch.arange(len(states)), ends]
                 unit = normalize(states[: len(batch)].to("cpu", torch.float64), dim=-1)
-                rows.update(
-                    {(part.role, prompt): row for prompt, row in zip(batch, unit, strict=True)}
-                )
+                for prompt, row in zip(batch, unit, strict=True):
+                    rows[part.role, prompt] = row
         return rows
 
     @cached_property
@@ -468,11 +459,8 @@ class PipelineReader(Host):
             both = self.encode([PROBES[0], LONG], ())
         except VldebiasError:  # the pipeline accepts only one prompt
             return False
-        if both.lengths != short:
-            return False
-        if any(len(ids) != 2 for ids in both.ids.values()):
-            return False
-        return all(len(both.states(part)) == 2 for part in parts)
+        is_one_call = both.lengths == short and all(len(ids) == 2 for ids in both.ids.values())
+        return is_one_call and all(len(both.states(part)) == 2 for part in parts)
 
 
 def picture_arguments(parameters: Collection[str], components: Collection[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import ast
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -60,13 +60,13 @@ def source_of(kind: object) -> Source:
     """
     reader = _read(kind)
     reader.refuse_other_prompts()
-    framed = reader.is_framed()
+    framed, ends = reader.are_framed_and_ended()
     negatives = reader.encoded.count("negative_prompt")
     if negatives and not framed:
         raise reader.refusal(
             "it encodes the prompt and the negative prompt in two calls that cannot be told apart"
         )
-    return Source(reader.returned_names(), len(reader.encoded), negatives, framed, reader.has_end())
+    return Source(reader.returned_names(), len(reader.encoded), negatives, framed, ends)
 
 
 @cache
@@ -296,28 +296,20 @@ class _ClassReader:
                 f"it also encodes {shown}, which cannot be distinguished from the prompt"
             )
 
-    def is_framed(self) -> bool:
-        """Return whether all encodings come after `check_inputs` and before `prepare_latents`.
+    def are_framed_and_ended(self) -> tuple[bool, bool]:
+        """Return the facts `framed` and `ends` of `Source`.
 
-        Only the function that contains the encoding is examined.
+        Whether encodings are framed is only examined in the function that contains them.
         """
-        for function in self.call_functions:
-            text = _text_of(self.trees[function])
-            if "self.encode_prompt(" not in text:
-                continue
-            before, call, after = text.rpartition("self.encode_prompt(")
-            checks = "self.check_inputs(" in before.partition(call)[0]
-            prepares = "self.prepare_latents(" in after and "self.prepare_latents(" not in before
-            return checks and prepares
-        return False
-
-    def has_end(self) -> bool:
-        """Return whether `maybe_free_model_hooks` is called after the last encoding."""
-        for function in self.call_functions:
-            _, _, after = _text_of(self.trees[function]).rpartition("self.encode_prompt(")
-            if "self.maybe_free_model_hooks(" in after:
-                return True
-        return False
+        texts = [ast.unparse(self.trees[function]) for function in self.call_functions]
+        parts = [text.rpartition("self.encode_prompt(") for text in texts]
+        ends = any("self.maybe_free_model_hooks(" in after for _, _, after in parts)
+        for before, call, after in parts:
+            if call:
+                checks = "self.check_inputs(" in before.partition(call)[0]
+                prepares = "self.prepare_latents("
+                return checks and prepares in after and prepares not in before, ends
+        return False, ends
 
     def returned_names(self) -> tuple[str, ...]:
         """Return the names of the outputs of `encode_prompt`.
@@ -358,17 +350,9 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
     return functions
 
 
-@lru_cache(maxsize=4)
-def _text_of(tree: FunctionTree) -> str:
-    """Return a parsed function's source, which is cached because it is searched several times."""
-    return ast.unparse(tree)
-
-
-def _calls(tree: FunctionTree) -> Iterator[ast.Call]:
-    """Yield the calls in a function."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield node
+def _calls(tree: FunctionTree) -> list[ast.Call]:
+    """Return the calls in a function."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 
 def _pipeline_name(tree: FunctionTree) -> str:

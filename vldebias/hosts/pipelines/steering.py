@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import SupportsIndex
 from weakref import ref
 
@@ -173,10 +174,8 @@ class Steering(Hook):
         encodings = self.pipeline.embeddings_of(result)
         source = self.pipeline.source
         if encoded != "negative prompt" and encodings:
-            texts: list[str] = []
-            for name, value in kept.items():
-                if re.fullmatch(r"prompt(_\d)?", name):
-                    texts += listed(value)
+            columns = [listed(kept[name]) for name in kept if re.fullmatch(r"prompt(_\d)?", name)]
+            texts = list(chain.from_iterable(columns))
             known = _CALL.get()
             is_same = known is not None and known.owner is self and known.texts == texts
             encodes_again = source.calls - source.negatives > 1
@@ -284,9 +283,8 @@ class Steering(Hook):
             return [nothing] * count
         spread: list[tuple[object, ...]] = []
         for value in values:
-            if len(self.edits) == 1:
-                row: tuple[object, ...] = (value,)
-            else:
+            row: tuple[object, ...] = (value,)
+            if len(self.edits) > 1:
                 row = tuple(value) if isinstance(value, list | tuple) else nothing
             spread += [row] * (count // len(values))
         return spread
@@ -294,12 +292,7 @@ class Steering(Hook):
     # ---- the gate, for images whose prompts the rules cannot analyse
 
     def _sample_by_gate(
-        self,
-        call: SampledCall,
-        rows: Mapping[int, int],
-        module: nn.Module,
-        args: Arguments,
-        kwargs: Keywords,
+        self, call: SampledCall, rows: Mapping[int, int], record: Mapping[str, Tensor]
     ) -> None:
         """Sample values based on what the gate detects in a first pass.
 
@@ -308,11 +301,8 @@ class Steering(Hook):
         Args:
             call: the current call.
             rows: the image of each row in the pass.
-            module: the denoiser.
-            args: positional arguments of the module's call.
-            kwargs: keyword arguments of the module's call.
+            record: each layer's mean responses in the first pass.
         """
-        record = self._read_from_noise(module, args, kwargs)
         row_of_image = {image: row for row, image in rows.items()}
         texts = []
         for image, is_unread in enumerate(call.unread):
@@ -406,7 +396,7 @@ class Steering(Hook):
             rows = call.prompts.rows(args, kwargs)
             # A pass without rows of the prompt processes only the negative prompt.
             if rows and _RECORD.get() is None:
-                self._sample_by_gate(call, rows, module, args, kwargs)
+                self._sample_by_gate(call, rows, self._read_from_noise(module, args, kwargs))
         if not any(map(any, call.values)):
             return
         refuse_dropped_rows(self.pipeline.name, module)
@@ -491,11 +481,8 @@ class Steering(Hook):
         if ready is not None:
             return ready
         edits = [edit for edit, acts in zip(self.edits, acting, strict=True) if acts]
-        effects_of_edits = [edit.at(time) for edit in edits]
-        ready = {}
-        for name in self.layers:
-            parts = [effects[name] for effects in effects_of_edits]
-            ready[name] = torch.cat(parts).to(output)
+        parts = [edit.at(time) for edit in edits]
+        ready = {name: torch.cat([part[name] for part in parts]).to(output) for name in self.layers}
         while len(self._effects) >= _KEPT_TIMES:
             self._effects.pop(next(iter(self._effects)), None)
         self._effects[key] = ready

@@ -318,16 +318,15 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     prices = []
     names_of_change: dict[str, dict[str, None]] = {"loss of": {}, "rise in": {}}
     for cost in costs:
+        everyday = get_metric(cost.metric, strict=False).everyday
         if _has_lost(cost):
-            everyday = get_metric(cost.metric, strict=False).everyday
             name = f"{everyday} ({cost.title})" if everyday else cost.title
-            price = paid(name, cost.before, cost.value, change_of(cost))
+            price = f"{name} {from_to(cost.before, cost.value, change_of(cost))}"
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
-            everyday = get_metric(cost.metric, strict=False).everyday or cost.title
             change = "loss of" if cost.better == "higher" else "rise in"
-            names_of_change[change][everyday] = None
+            names_of_change[change][everyday or cost.title] = None
     for change, names in names_of_change.items():
         if names:
             prices.append(f"no clear {change} {listed_words(list(names), 'or')}")
@@ -452,18 +451,6 @@ def _has_lost(cost: ReadableRow) -> bool:
     if cost.better == "higher":
         return bool(cost.change_high < -FLOAT_NOISE)
     return bool(cost.change_low > FLOAT_NOISE)
-
-
-def paid(measure: str, before: float, after: float, change: Change) -> str:
-    """Describe a utility's loss by its values before and after and their difference.
-
-    Args:
-        measure: the name of the utility.
-        before: the value without the method.
-        after: the value with the method.
-        change: the change and its interval, as (value, low, high).
-    """
-    return f"{measure} {from_to(before, after, change)}"
 
 
 def change_of(row: ReadableRow) -> Change:

@@ -17,8 +17,8 @@ from vldebias.measure.resampling import (
     resampled_counts,
     wilson_interval,
 )
-from vldebias.report.conclusion import Conclusion, paid, worded
-from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
+from vldebias.report.conclusion import Conclusion, worded
+from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, from_to, verdict
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
 from vldebias.utils.phrases import capitalised, quantity
@@ -92,7 +92,7 @@ def conclusions_of_training(
         costs = []
         for cost_name, cost in changes.items():
             if cost_name != name and cost.verdict == "worse":
-                costs.append(paid(cost.measure, cost.before, cost.after, cost.change))
+                costs.append(f"{cost.measure} {from_to(cost.before, cost.after, cost.change)}")
         conclusion = conclusion.model_copy(update={"cost": "; ".join(costs)})
         conclusions.append(conclusion.model_copy(update={"sentence": worded(conclusion)}))
     return conclusions

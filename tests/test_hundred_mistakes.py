@@ -51,7 +51,12 @@ MISTAKES = [
     ),
     ('debias("clip", "gender")', "vldebias.load_host('clip')", 'load_host("clip")'),
     ('debias(pipe.unet, "gender")', "pass the pipeline", ATTACHED),
-    ('debias(pipe.text_encoder, "gender")', "pass the pipeline", ATTACHED),
+    # A cell of a notebook that runs twice.
+    (
+        '[debias(pipe, "gender"), debias(pipe, "gender")]',
+        "call .remove() on it first (vldebias.attachment_of(model) returns it)",
+        'attachment_of(pipe).remove() or debias(pipe, "gender")',
+    ),
     ('debias((model, None, tokenizer), "gender")', "pass its first item, the model", EDITED),
     ('debias(model.state_dict(), "gender")', "load it into the model and pass that", EDITED),
     ('debias(None, "gender")', "load_host(pipeline='miniature')", PIPELINE),
@@ -351,7 +356,8 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Write the files of the cases to the working directory, and yield the names that they use."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the features are random
         patch.chdir(tmp_path_factory.mktemp("user"))
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -576,7 +576,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
         movement = f"{verb} from {before} to {after}"
     words = f"{conclusion.task}: {headline}. {measure} {movement}"
     evidence = "; ".join([*_evidence(conclusion), *notes])
-    words += f" with {conclusion.words or article_of_method(conclusion.method)} ({evidence})"
+    words += f" with {conclusion.words or conclusion.method} ({evidence})"
     if conclusion.paper:
         words += f"; the paper's setting gives {conclusion.paper}"
     words += "."
@@ -651,8 +651,3 @@ def words_of_method(row: ReadableRow) -> str:
 def title_of_method(row: ReadableRow) -> str:
     """Return the title of a row in a table of methods, such as "edit from text"."""
     return re.sub("^an? ", "", words_of_method(row)) if row.method != NONE else row.name
-
-
-def article_of_method(method: str) -> str:
-    """Return a method's name with an article if a sentence needs one, such as "the default"."""
-    return f"the {method}" if method == DEFAULT else method

@@ -247,7 +247,11 @@ MISTAKES = [
         "expected a result, which `vldebias eval run` writes, or its folder",
         'compare("first", "second/result.json")',
     ),
-    ('diagnose("shop.csv")', "as numpy.savez writes it", "diagnose(features, labels['gender'])"),
+    (
+        'diagnose("shop.csv")',
+        "pass vldebias.data.load_embeddings(FILE)[0]",
+        'diagnose(vldebias.data.load_embeddings("features.npz")[0], "gender")',
+    ),
     ('make_prompt_set("hat", {"hat": ["hatted"]}, ["doctor", "nurse"])', "at least 2", HATS),
     ('make_prompt_set("hat", ["hatted", "bare"], ["doctor"])', "expected a mapping", HATS),
     (
@@ -337,7 +341,7 @@ MISTAKES = [
     ),
     (
         "vldebias debias gender --model miniature --reference photos/0.png --out e",
-        "a file of features, as numpy.savez writes it",
+        "expected a folder, a feature file",
         "vldebias debias gender --model miniature --reference features.npz --out e",
     ),
     (
@@ -367,11 +371,12 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         Path("shop.csv").write_text("file,colour\nphotos/0.png,red\nphotos/1.png,blue\n")
         Path("photos").mkdir()
         Path("pairs").mkdir()
-        for number in range(4):
+        for number in range(6):
             photo.save(f"photos/{number}.png")
             photo.save(f"pairs/{number}.png")
             Path(f"pairs/{number}.txt").write_text(f"A photo of person {number}.")
-        Path("turns.csv").write_text("original,edited\nphotos/0.png,photos/1.png\n")
+        pairs = [f"photos/{number}.png,photos/{5 - number}.png\n" for number in range(6)]
+        Path("turns.csv").write_text("".join(["original,edited\n", *pairs]))
         Path("page.pt").write_text("<!DOCTYPE html><html>Sign in</html>")
         Path("pointer.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
         model, tokenizer, processor = load_transformers_clip()

@@ -340,9 +340,9 @@ MISTAKES = [
         "vldebias diagnose features.npz --label-column gender --out d",
     ),
     (
-        "vldebias debias gender --model miniature --reference photos/0.png --out e",
+        "vldebias debias waterbirds --model miniature --reference photos/0.png --out e",
         "expected a folder, a feature file",
-        "vldebias debias gender --model miniature --reference features.npz --out e",
+        "vldebias debias waterbirds --model miniature --reference features.npz --out e",
     ),
     (
         "vldebias eval edits shop.csv",

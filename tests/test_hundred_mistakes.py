@@ -390,7 +390,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
                 part.save_pretrained(folder)
         clip, _, tokenize = load_clip()
         labels = {"gender": ["female", "male"] * 20}
-        np.savez("features.npz", features=features, **{"label.gender": labels["gender"]})
+        columns: dict[str, Any] = {"features": features, "label.gender": labels["gender"]}
+        np.savez("features.npz", **columns)
         fit = vldebias.fit_projections(clip, "gender", method="difference", tokenizer=tokenize)
         fit.only.save_pretrained("edit")
         result = vldebias.evaluate(

@@ -1,10 +1,11 @@
 """Test that the answer to a first mistake says what to do, and that doing so works.
 
 Each case is what somebody types, a part of the answer, and what they type next if they follow the
-answer literally. The third column is "" if that takes a network or another file. The mistakes were
-written from the signatures and `--help`, before anybody read the code that answers them.
+answer literally, with files in place that the answer asks for. The mistakes were written from the
+signatures and `--help`, before anybody read the code that answers them.
 """
 
+import json
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import open_clip
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -28,6 +31,10 @@ from vldebias.miniature import load_clip, load_pipeline
 PIPELINE = 'debias(load_host(pipeline="miniature"), "gender")'
 ATTACHED = 'debias(pipe, "gender")'
 EDITED = 'debias(model, "gender", method="difference", tokenizer=tokenizer)'
+EVALUATED = (
+    'evaluate(model, features, attribute="gender", tokenizer=tokenizer, labels=labels,'
+    " methods='none', resamples=20)"
+)
 BALANCED = 'balance_prompts(["A photo of a doctor."], "gender").prompts'
 GRID = 'grid(pipe, "gender", prompts=["a nurse"], seeds=range(1), steps=1)'
 RERANKED = 'rerank([0.9, 0.8, 0.7], 2, labels=["a", "b", "a"])'
@@ -37,10 +44,19 @@ SHORT = "--images 1 --steps 1"
 
 MISTAKES = [
     # Wrong objects in place of a model or pipeline.
-    ('debias("runwayml/stable-diffusion-v1-5", "gender")', "load_host(pipeline='runwayml/", ""),
+    (
+        'debias("runwayml/stable-diffusion-v1-5", "gender")',
+        "vldebias.load_host(pipeline='runwayml/stable-diffusion-v1-5')",
+        "debias(load_host(pipeline='runwayml/stable-diffusion-v1-5'), 'gender')",
+    ),
     ('debias("clip", "gender")', "vldebias.load_host('clip')", 'load_host("clip")'),
     ('debias(pipe.unet, "gender")', "pass the pipeline", ATTACHED),
-    ('debias(pipe.text_encoder, "gender")', "pass the pipeline", ATTACHED),
+    # A cell of a notebook that runs twice.
+    (
+        '[debias(pipe, "gender"), debias(pipe, "gender")]',
+        "call .remove() on it first (vldebias.attachment_of(model) returns it)",
+        'attachment_of(pipe).remove() or debias(pipe, "gender")',
+    ),
     ('debias((model, None, tokenizer), "gender")', "pass its first item, the model", EDITED),
     ('debias(model.state_dict(), "gender")', "load it into the model and pass that", EDITED),
     ('debias(None, "gender")', "load_host(pipeline='miniature')", PIPELINE),
@@ -48,8 +64,16 @@ MISTAKES = [
     ('debias(load_host, "gender")', "load_host(pipeline='miniature')", PIPELINE),
     ('debias([], "gender")', "expected pipelines", 'debias([pipe], "gender")'),
     ('fit_projections([model], "gender", method="cali")', "pass the model", EDITED),
-    ('text_diagnostics("miniature", "gender")', "load_host('miniature')", ""),
-    ('debias_queries("ViT-B-32", "gender")', "expected a function from a list of texts", ""),
+    (
+        'text_diagnostics("miniature", "gender")',
+        "load_host('miniature')",
+        "text_diagnostics(load_host('miniature'), 'gender')",
+    ),
+    (
+        'debias_queries("ViT-B-32", "gender")',
+        "expected a function from a list of texts",
+        'debias_queries(embed_texts, "gender")',
+    ),
     ('debias_queries(model, "gender")', "vldebias.debias(model, attribute)", EDITED),
     (
         'rerank([0.9, 0.8], 2, features=features[:2], attribute="gender", model="clip")',
@@ -57,10 +81,16 @@ MISTAKES = [
         'load_host("clip")',
     ),
     ("load_host(model)", "passed to vldebias.debias as it is", EDITED),
-    ("load_edit(model)", "expected a folder written by save_pretrained", ""),
+    ("load_edit(model)", "expected a folder written by save_pretrained", 'load_edit("edit")'),
     ('attachment_of("pipe")', "expected the model or pipeline", "attachment_of(pipe)"),
-    ('push_to_hub("edit", "me/edit")', "pass vldebias.load_edit('edit')", ""),
-    ("compare(1, 2)", "expected two results or paths of results", ""),
+    ("compare(1, 2)", "expected two results or paths of results", "compare(result, result)"),
+    (
+        'debias(model, "edit", tokenizer=tokenizer)',
+        "load_edit('edit')",
+        "debias(model, load_edit('edit'), tokenizer=tokenizer)",
+    ),
+    ('debias(load_edit("edit"), "gender")', "debias(model, edit)", EDITED),
+    ('evaluate(pipe, features, attribute="gender")', '"generation"', EVALUATED),
     # Wrong attributes.
     ('debias(pipe, ["male", "female"])', "expected the prompt set, 'gender'", ATTACHED),
     (
@@ -77,7 +107,7 @@ MISTAKES = [
     ('debias(pipe, "male")', "expected the prompt set, 'gender'", ATTACHED),
     ('debias(pipe, "sex")', "did you mean 'gender'?", ATTACHED),
     ("debias(pipe, 2)", "such as 'gender'", ATTACHED),
-    ("debias(pipe, None)", "such as 'gender'", ATTACHED),
+    ("debias(pipe, load_prompts)", "such as 'gender'", ATTACHED),
     ("debias(pipe, [])", "expected at least one prompt set", ATTACHED),
     (
         'debias(pipe, "prompts.txt")',
@@ -163,7 +193,7 @@ MISTAKES = [
         "balance_prompts(table['prompt'], 'gender').prompts",
     ),
     ('balance_prompts([1, 2], "gender")', "a list of strings", BALANCED),
-    ('balance_prompts(None, "gender")', "a list of strings", BALANCED),
+    ('balance_prompts(["A photo of a doctor."], pipe)', "such as 'gender'", BALANCED),
     ('balance_prompts([["A photo of a doctor."]], "gender")', "a list of strings", BALANCED),
     (
         'balance_prompts(["A photo of a doctor."], "gender", seed="42")',
@@ -201,11 +231,27 @@ MISTAKES = [
         "open_data('manifest', 'shop.csv')",
         "open_data('manifest', 'shop.csv')",
     ),
-    ('evaluate(model, photo, attribute="gender")', "the output of a model's image tower", ""),
-    ('evaluate(model, features, attribute="gender", methods=3)', "['none', 'default']", ""),
+    (
+        'evaluate(model, photo, attribute="gender")',
+        "the output of a model's image tower",
+        EVALUATED,
+    ),
+    (
+        'evaluate(model, features, attribute="gender", methods=3)',
+        "['none', 'default']",
+        EVALUATED.replace("'none'", "['none', 'default']"),
+    ),
     ('open_data("shop.csv")', "with 'manifest'", "open_data('manifest', 'shop.csv')"),
-    ('compare("before.json", "after.json")', "vldebias eval run", ""),
-    ('compare("photos", "photos")', "vldebias eval run", ""),
+    (
+        'compare("before.json", "after.json")',
+        "expected a result, which `vldebias eval run` writes, or its folder",
+        'compare("first", "second/result.json")',
+    ),
+    (
+        'diagnose("shop.csv")',
+        "pass vldebias.data.load_embeddings(FILE)[0]",
+        'diagnose(vldebias.data.load_embeddings("features.npz")[0], "gender")',
+    ),
     ('make_prompt_set("hat", {"hat": ["hatted"]}, ["doctor", "nurse"])', "at least 2", HATS),
     ('make_prompt_set("hat", ["hatted", "bare"], ["doctor"])', "expected a mapping", HATS),
     (
@@ -213,23 +259,36 @@ MISTAKES = [
         "did you mean 'variants'?",
         'PromptSet(name="hat", variants=[["a man", "a woman"]])',
     ),
-    ("losses.info_nce([1, 2], [3, 4], temperature=0.1)", "expected a tensor (n, d)", ""),
+    (
+        "losses.info_nce([1, 2], [3, 4], temperature=0.1)",
+        "expected a tensor (n, d)",
+        "losses.info_nce(torch.eye(4), torch.eye(4), temperature=0.1)",
+    ),
     # Files and folders.
     ('load_host("sd")', "load_host(pipeline='sd')", "load_host(pipeline='sd')"),
     ('load_host(pipeline="clip")', "load_host('clip')", "load_host('clip')"),
     ('load_host("clipp")', "did you mean 'clip'?", 'load_host("clip")'),
     ('load_host("clip/model.safetensors")', "pass its folder, 'clip'", "load_host('clip')"),
-    ('load_host("notok")', "tokenizer.save_pretrained('notok')", ""),
-    ('load_host("ViT-B-32", "page.pt")', "page.pt is a web page", ""),
-    ('load_host("ViT-B-32", "pointer.pt")', "git lfs pull", ""),
-    ('load_host("someone/some-model")', "hf download someone/some-model --local-dir DIR", ""),
+    (
+        'load_host("notok")',
+        "tokenizer.save_pretrained('notok')",
+        "clip_tokenizer.save_pretrained('notok') and load_host('notok')",
+    ),
+    ('load_host("tiny", "page.pt")', "download the file itself", 'load_host("tiny", "tiny.pt")'),
+    ('load_host("tiny", "pointer.pt")', "run `git lfs pull`", 'load_host("tiny", "tiny.pt")'),
+    # "clip" is the folder to which the model was downloaded.
+    (
+        'load_host("someone/some-model")',
+        "hf download someone/some-model --local-dir DIR",
+        'load_host("clip")',
+    ),
     ('load_host("miniature", device="gpu")', "auto, cpu", 'load_host("miniature", device="cpu")'),
     (
         'load_host("miniature", dtype="fp16")',
         "float16",
         'load_host("miniature", dtype="float16")',
     ),
-    ('load_edit("photos")', "expected the folder of a saved edit", ""),
+    ('load_edit("photos")', "expected the folder of a saved edit", 'load_edit("edit")'),
     ('load_edit("clip")', "load_host('clip')", "load_host('clip')"),
     # On the command line.
     (GENERATE, "Missing option '--attribute'", f"{GENERATE} --attribute gender {SHORT}"),
@@ -244,31 +303,65 @@ MISTAKES = [
         f"{GENERATE} --attribute gender --attribute age {SHORT}",
     ),
     (f"{GENERATE} --attribute gender --pipeline clip", "load_host('clip')", "load_host('clip')"),
-    (f"{GENERATE} --attribute gender --pipeline sdd", "did you mean 'sd'?", ""),
+    (
+        f"{GENERATE} --attribute gender --pipeline sdd",
+        "did you mean 'sd'?",
+        f"{GENERATE} --attribute gender --pipeline sd {SHORT}",
+    ),
     (
         "vldebias audit prompts.txt --attribute gender",
         "--pipeline miniature",
         "vldebias audit prompts.txt --attribute gender --pipeline miniature",
     ),
-    ("vldebias audit prompts.txt --attribute gender --model sd", "--pipeline sd", ""),
+    (
+        "vldebias audit prompts.txt --attribute gender --model sd",
+        "--pipeline sd",
+        "vldebias audit prompts.txt --attribute gender --pipeline sd",
+    ),
     (
         "vldebias prompts balance prompts.txt --attribute gender --out b.txt",
         "add > FILE",
         "vldebias prompts balance prompts.txt --attribute gender",
     ),
-    ("vldebias train --data s3://bucket/shards --model miniature", "download them", ""),
-    ("vldebias eval compare before after", "before: no such file or folder", ""),
-    ("vldebias diagnose shop.csv", "numpy.savez", ""),
-    ("vldebias demo --pipeline sdd", "did you mean 'sd'?", ""),
-    ("vldebias eval edits shop.csv", "--column before=NAME", ""),
-    ("vldebias label photo --attribute gender", "did you mean 'photos'?", ""),
+    (
+        "vldebias train --data s3://bucket/pairs --model miniature",
+        "download them, and pass their folder",
+        "vldebias train --data pairs --model miniature --tune heads --batch-size 2 --steps 1"
+        " --out run",
+    ),
+    (
+        "vldebias eval compare before after",
+        "before: no such file or folder",
+        "vldebias eval compare first second",
+    ),
+    (
+        "vldebias diagnose shop.csv",
+        "numpy.savez",
+        "vldebias diagnose features.npz --label-column gender --out d",
+    ),
+    (
+        "vldebias debias waterbirds --model miniature --reference photos/0.png --out e",
+        "expected a folder, a feature file",
+        "vldebias debias waterbirds --model miniature --reference features.npz --out e",
+    ),
+    (
+        "vldebias eval edits shop.csv",
+        "--column before=NAME",
+        "vldebias eval edits turns.csv --column before=original --column after=edited",
+    ),
+    (
+        "vldebias label photo --attribute gender",
+        "did you mean 'photos'?",
+        "vldebias label photos --attribute gender",
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Write the files of the cases to the working directory, and yield the names that they use."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the features are random
         patch.chdir(tmp_path_factory.mktemp("user"))
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -277,8 +370,13 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         Path("prompts.txt").write_text("A photo of a doctor.\nA photo of a nurse.\n")
         Path("shop.csv").write_text("file,colour\nphotos/0.png,red\nphotos/1.png,blue\n")
         Path("photos").mkdir()
-        for number in range(4):
+        Path("pairs").mkdir()
+        for number in range(6):
             photo.save(f"photos/{number}.png")
+            photo.save(f"pairs/{number}.png")
+            Path(f"pairs/{number}.txt").write_text(f"A photo of person {number}.")
+        pairs = [f"photos/{number}.png,photos/{5 - number}.png\n" for number in range(6)]
+        Path("turns.csv").write_text("".join(["original,edited\n", *pairs]))
         Path("page.pt").write_text("<!DOCTYPE html><html>Sign in</html>")
         Path("pointer.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
         model, tokenizer, processor = load_transformers_clip()
@@ -286,17 +384,49 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             "clip": (model, tokenizer, processor),
             "notok": (model, processor),
             "sd": (load_pipeline(),),
+            "runwayml/stable-diffusion-v1-5": (load_pipeline(),),  # a clone of a repository
         }.items():
             for part in parts:
                 part.save_pretrained(folder)
         clip, _, tokenize = load_clip()
+        labels = {"gender": ["female", "male"] * 20}
+        columns: dict[str, Any] = {"features": features, "label.gender": labels["gender"]}
+        np.savez("features.npz", **columns)
+        fit = vldebias.fit_projections(clip, "gender", method="difference", tokenizer=tokenize)
+        fit.only.save_pretrained("edit")
+        result = vldebias.evaluate(
+            clip,
+            features,
+            attribute="gender",
+            tokenizer=tokenize,
+            labels=labels,
+            methods="none",
+            resamples=20,
+        )
+        for name in ("first", "second"):
+            result.write(f"{name}/result.json")
+        register_tiny_architecture()
+        torch.save(open_clip.create_model("tiny").state_dict(), "tiny.pt")
+        # The page for labelling would be served until somebody stops it.
+        patch.setattr("apps.label.page.serve", lambda *_, **__: None)
         yield {
             **{name: getattr(vldebias, name) for name in vldebias.__all__},
             **{"vldebias": vldebias, "losses": vldebias.losses, "open_data": open_data},
             **{"model": clip, "tokenizer": tokenize, "pipe": load_pipeline()},
-            **{"features": features, "photo": photo},
+            **{"features": features, "photo": photo, "labels": labels, "result": result},
+            **{"torch": torch, "clip_tokenizer": tokenizer},
+            "embed_texts": lambda texts: clip.encode_text(tokenize(texts)),
             "table": pd.DataFrame({"prompt": ["A photo of a doctor."]}),
         }
+
+
+def register_tiny_architecture() -> None:
+    """Register an architecture of open_clip whose weights are a small file."""
+    vision = {"image_size": 32, "layers": 1, "width": 16, "head_width": 8, "patch_size": 16}
+    text = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
+    facts = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
+    Path("tiny.json").write_text(json.dumps(facts))
+    open_clip.add_model_config("tiny.json")
 
 
 def run(typed: str, names: dict[str, Any]) -> str:
@@ -325,8 +455,7 @@ def test_the_answer_to_a_mistake_says_what_to_do(
     with pytest.raises((VldebiasError, TypeError)) as caught:
         run(typed, names)
     assert answer in str(caught.value)
-    if then:
-        run(then, names)
+    run(then, names)
 
 
 def test_there_are_a_hundred_mistakes_and_no_two_are_the_same() -> None:

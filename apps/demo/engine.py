@@ -26,7 +26,8 @@ class Engine:
         pipelines: diffusers ids or folders, or "miniature". Visitors see the first, and can compare
             it with one of the others.
         model, pretrained: an image-text model, as for `vldebias.load_host`. It searches,
-            classifies, and judges images from pipelines other than the miniature.
+            classifies, and judges images from pipelines other than the miniature. Without it,
+            nobody labels these images.
         embeddings: a file of labelled image embeddings to search. Default: the packaged photographs
             and the miniature's images.
         images: the folder of the images whose relative paths are the embeddings' ids.
@@ -48,14 +49,6 @@ class Engine:
         device: str = "auto",
         dtype: str | None = None,
     ) -> None:
-        # Without a judge, the page could show images but not results.
-        unjudged = [pipeline for pipeline in pipelines if pipeline != MINIATURE]
-        if unjudged and model is None:
-            raise InvalidInputError(
-                f"--pipeline {unjudged[0]} needs a model that judges its images. Add --model with"
-                " an open_clip architecture (and --pretrained) or a transformers id or folder, such"
-                " as --model ViT-B-32 --pretrained openai"
-            )
         if pretrained is not None and model is None:
             raise InvalidInputError("--pretrained names open_clip weights, so it requires --model")
         if embeddings is not None and not embeddings.is_file():

@@ -84,6 +84,11 @@ def with_messages(function: Callable[..., Any]) -> Callable[..., Any]:
             yield from function(*values)
         except VldebiasError as error:
             raise gr.Error(escape(str(error)), print_exception=False) from None
+        except Exception as error:
+            # The message may contain paths, which visitors must not see.
+            raise gr.Error(
+                f"The server failed ({type(error).__name__}). Its terminal shows the details."
+            ) from error
 
     return generator
 

@@ -19,7 +19,7 @@ from vldebias.utils.phrases import asked_for, in_words, largest_first
 from vldebias.wording import Balancer
 from vldebias.wording.reasons import NO_PERSON, reason_in_words
 
-from .engine import Engine
+from .engine import MINIATURE, Engine
 from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
 
 PLAIN = "as generated"
@@ -63,7 +63,7 @@ class Result:
     `share` is the completed share of the work. `seconds` is the elapsed time, or None for saved
     results.
     `generated` is the number of images that the pipeline generated. All other images are reused
-    from the first row.
+    from the first row. `is_judged` is False if there is no model that labels the images.
     """
 
     request: Request
@@ -73,6 +73,7 @@ class Result:
     share: float = 0.0
     seconds: float | None = None
     generated: int = 0
+    is_judged: bool = True
 
     @property
     def asks_for_nobody(self) -> bool:
@@ -84,6 +85,11 @@ class Result:
         """Return whether an image should show several people, of whom the judge looks at one."""
         values = [value for row in self.rows for value in row.assigned]
         return any(isinstance(value, Mapping) for value in values)
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the judge's answers count: it looks at one person in each image."""
+        return self.is_judged and not (self.asks_for_nobody or self.asks_for_several)
 
     @property
     def whole(self) -> bool:
@@ -116,9 +122,12 @@ class Result:
 
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
         """Describe a method's effect, and whether the subject was lost."""
-        if any(row.assigned):
+        requested = [value for value in row.assigned if value]
+        if not self.is_judged:
+            words = f"{asked_for(requested, self.values, {}, judged=False)}; " if requested else ""
+            return f"{row.name.capitalize()}: {words}labelled by nobody (--model labels)", False
+        if requested:
             # For balanced prompts, report whether the images show the requested values.
-            requested = [value for value in row.assigned if value]
             found = asked_for(requested, self.values, self.seen(row), judged=True)
             shown = {value: count for value, count in self.seen(plain).items() if count}
             if shown and not self.asks_for_several:
@@ -250,6 +259,7 @@ class Work:
         self.rows = [Row(plan.name, assigned=tuple(plan.values or ())) for plan in self.plans]
         self.rows[1] = replace(self.rows[1], assigned=tuple(balanced.values))
         self.generated = 0
+        self.is_judged = True
 
     def run(self) -> None:
         """Generate all rows.
@@ -260,10 +270,16 @@ class Work:
         # Show the empty boxes before a model is loaded.
         self._report(tuple(load_prompts(self.attribute).attributes))
         pipeline = self.request.pipeline
-        read = self.engine.once(
-            f"judge {self.attribute} {pipeline}".strip(),
-            lambda: Reader.for_attribute(self.engine, self.request.attribute, pipeline),
-        )
+        # The packaged models only know the miniature's images.
+        self.is_judged = self.engine.model_name != MINIATURE or self.engine.is_small(pipeline)
+        read: Callable[..., tuple[list[int], list[bool]]] = _read_nothing
+        values = tuple(load_prompts(self.attribute).attributes)
+        if self.is_judged:
+            reader = self.engine.once(
+                f"judge {self.attribute} {pipeline}".strip(),
+                lambda: Reader.for_attribute(self.engine, self.request.attribute, pipeline),
+            )
+            read, values = reader, reader.values
         number = self.request.number
         size = AT_ONCE[self.engine.is_small(pipeline)]
         # Do not count the time to load the models, so that pipelines can be compared.
@@ -288,15 +304,15 @@ class Work:
                     codes=(*row.codes, *codes),
                     recognised=(*row.recognised, *recognised),
                 )
-                self._report(read.values)
+                self._report(values)
 
     def _report(self, values: tuple[str, ...]) -> None:
         rows = tuple(self.rows)
         seconds = time.monotonic() - self.start
         done = sum(len(row.images) for row in rows)
         share = done / (self.request.number * len(rows))
-        generated = self.generated
-        self.report(Result(self.request, values, rows, self.reason, share, seconds, generated))
+        result = Result(self.request, values, rows, self.reason, share, seconds, self.generated)
+        self.report(replace(result, is_judged=self.is_judged))
 
 
 def _images(
@@ -338,6 +354,11 @@ def _images(
         noise = [torch.Generator("cpu").manual_seed(request.seeds[place]) for place in places]
         prompts = [plan.prompts[place] for place in places]
         return [image.convert("RGB") for image in pipe(prompts, generator=noise, **options).images]
+
+
+def _read_nothing(images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
+    """Return what `Reader` returns if nothing is known about the images."""
+    return [-1] * len(images), [False] * len(images)
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ class GenerateTab:
         title = f"{name}, {row.name}" if name else row.name.capitalize()
         # If the prompt does not mention a person, do not count people, since the judge would assign
         # a gender even to a gull. If it mentions several, the judge would count only one of them.
-        if row.images and not (result.asks_for_nobody or result.asks_for_several):
+        if row.images and result.is_counted:
             title = f"{title}: {in_words(result.seen(row))}"
             unclear = row.codes.count(-1)
             title += f", {unclear} unclear" if unclear else ""
@@ -234,7 +234,7 @@ def _has(sides: Sides, row_number: int) -> bool:
 def _named(result: Result, row: Row, place: int) -> str:
     """Return an image's name: its seed and the judge's answer."""
     seed = f"seed {result.request.seed + place}"
-    if result.asks_for_nobody or result.asks_for_several:
+    if not result.is_counted:
         return seed
     return f"{seed}: {_read(result, row, place)}"
 

@@ -41,10 +41,11 @@ def build_demo(engine: Engine) -> gr.Blocks:
             with gr.Tab("Generate", id="generate"):
                 GenerateTab(engine)
             with gr.Tab("Search and classify", id="search") as search:
-                SearchTab(engine)
+                search_tab = SearchTab(engine)
         demo.load(lambda: engine.warm("generate", engine.pipe), queue=False, **QUIET)
         load_search = partial(open_first_gallery, engine)
         search.select(lambda: engine.warm("search", load_search), queue=False, **QUIET)
+        search_tab.search_on(search.select)
     return demo
 
 

@@ -121,6 +121,15 @@ class SearchTab:
             self.put_wrong = gr.HTML(visible=False, elem_id="put-wrong", elem_classes="birds")
         self._connect()
 
+    def search_on(self, opened: Any) -> None:
+        """Search when the tab is opened, unless it shows the saved example.
+
+        Args:
+            opened: the listener of the event.
+        """
+        if not self.verdict.value:
+            opened(with_messages(self._search), *self._search_parts, api_visibility="private")
+
     def _connect(self) -> None:
         limits: dict[str, Any] = {
             "concurrency_id": "model",
@@ -131,6 +140,7 @@ class SearchTab:
         private = limits | {"api_visibility": "private"}
         form = [self.query, self.column, self.method, self.strength, self.gallery]
         outputs = [self.verdict, *self.rows, self.source]
+        self._search_parts = form, outputs
         run = with_messages(self._search)
         works = [
             self.go.click(run, form, outputs, api_name="search", **limits),

@@ -129,7 +129,8 @@ class Labelling:
             for (_, _, attribute), value in self._answer_of_key.items():
                 if attribute == question.attribute:
                     values.add(value)
-            unknown = sorted(values - {*question.choices})
+            # Earlier answers may say that there is no person, for classes that are not people.
+            unknown = sorted(values - {*question.choices, NO_PERSON})
             if unknown:
                 raise InvalidInputError(
                     f"{self.log.path}: the file contains the answer {unknown[0]!r} about"

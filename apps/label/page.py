@@ -40,20 +40,41 @@ LOST = (
 )
 
 # Keys work regardless of the focus, except in text fields. A key that is held down counts once.
+# Keys that are pressed after Start, but before the first buttons appear, count when they do.
 HEAD = """
 <script>
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  const typing = "input, textarea, select, [contenteditable]";
-  if (event.target.closest && event.target.closest(typing)) return;
-  const choice = "%s".indexOf(event.key);
-  const names = { ArrowLeft: "back", Backspace: "back", ArrowRight: "forward" };
-  const name = event.key.length === 1 && choice >= 0 ? `choice-${choice}` : names[event.key];
-  const button = name && document.getElementById(name);
-  if (!button) return;
-  event.preventDefault();
-  if (!button.disabled) button.click();
-});
+{
+  let early = null;  // keys to press once the first buttons appear
+  const press = (name) => {
+    const button = document.getElementById(name);
+    if (button && !button.disabled) button.click();
+    return button;
+  };
+  const start = (event) => {
+    if (event.target.closest?.(event.key === "Enter" ? "#name" : "#start")) early = [];
+  };
+  document.addEventListener("click", start);
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") start(event);
+    if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+    const typing = "input, textarea, select, [contenteditable]";
+    // After Start, the field with the name may still have the focus.
+    if (!early && event.target.closest?.(typing)) return;
+    const choice = "%s".indexOf(event.key);
+    const names = { ArrowLeft: "back", Backspace: "back", ArrowRight: "forward" };
+    const name = event.key.length === 1 && choice >= 0 ? `choice-${choice}` : names[event.key];
+    if (!name) return;
+    if (early) early.push(name);
+    if (early || press(name)) event.preventDefault();
+  });
+  new MutationObserver(() => {
+    if (document.querySelector("#entry-note [role=alert]")) early = null;  // the name is invalid
+    if (!early || !document.getElementById("choice-0")) return;
+    const names = early;
+    early = null;
+    names.forEach(press);
+  }).observe(document, { childList: true, subtree: true });
+}
 </script>
 """.replace("%s", KEYS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from vldebias.data.label_values import CLASS
 from vldebias.errors import InvalidInputError
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.prompts import list_prompts, load_prompts
+from vldebias.prompts.english.words import person
 from vldebias.utils.pictures import ENDINGS, decode
 
 from ..shares.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
@@ -212,6 +214,7 @@ class Question:
     attribute: str
     values: tuple[str, ...]
     prompt_set: str = ""  # the set whose classes are asked about
+    is_about_people: bool = True  # whether "no person" is offered
 
     def __post_init__(self) -> None:
         if not self.attribute or self.attribute != self.attribute.strip():
@@ -237,8 +240,8 @@ class Question:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the values, followed by "cannot tell" and "no person"."""
-        return (*self.values, CANNOT_TELL, NO_PERSON)
+        """Return the values, followed by "cannot tell" and, for people, "no person"."""
+        return (*self.values, CANNOT_TELL, *([NO_PERSON] if self.is_about_people else []))
 
 
 def questions_of(
@@ -272,8 +275,11 @@ def questions_of(
     for attribute, choice in zip_longest(attributes, choices, fillvalue=""):
         # "cat,dog" lists the classes, but "waterbirds" is a prompt set with classes.
         if attribute == CLASS and choice and "," not in choice:
-            names = load_prompts(choice).class_names
-            questions.append(Question(attribute, names, choice))
+            classes = load_prompts(choice)
+            # The classes are people if a class prompt names one: "a celebrity with dark hair".
+            words = re.findall(r"\w+", " ".join(classes.classes).lower())
+            is_about_people = any(map(person, words))
+            questions.append(Question(attribute, classes.class_names, choice, is_about_people))
         else:
             questions.append(Question(attribute, _values(attribute, choice, prompt_set)))
     return tuple(questions)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gradio as gr
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,7 @@ from apps.demo import generate_tab as generate_tabs
 from apps.demo import request as requests
 from apps.demo import search as searches
 from apps.demo import search_tab as tabs
+from apps.demo.events import with_messages
 from tests.processes import run_python
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
@@ -68,8 +70,7 @@ def test_unavailable_choices_are_rejected_by_name(position: int, value: object, 
 @pytest.mark.parametrize(
     ("option", "value", "named"),
     [
-        ("pipelines", ("some/pipeline",), "--model"),
-        ("pipelines", ("miniature", "copies/miniature"), "--model"),
+        ("pipelines", ("a/copy", "b/copy"), "pipelines with different names"),
         ("pretrained", "openai", "--model"),
         ("embeddings", Path("none.npz"), "--embeddings"),
         ("images", Path("none"), "--image-dir"),
@@ -93,6 +94,27 @@ def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> A
         Row("projection (cali)", codes=tuple(codes_after), recognised=TWELVE), **changes
     )
     return Result(request, ("male", "female"), (plain, mitigated))
+
+
+def test_without_a_model_nobody_labels_the_images_of_other_pipelines() -> None:
+    assigned = ("male", "female") * 6
+    unjudged = replace(result([-1] * 12, [-1] * 12, assigned=assigned), is_judged=False)
+    assert unjudged.sentences() == [
+        (
+            "Projection (cali): asked for 6 men and 6 women; labelled by nobody (--model labels)",
+            False,
+        )
+    ]
+    assert generate_tabs._named(unjudged, unjudged.rows[1], 0) == "seed 0"
+
+
+def test_an_unexpected_error_is_named_without_its_text() -> None:
+    def fail() -> Iterator[object]:
+        raise RuntimeError("/home/ada/weights.pt is damaged")
+        yield
+
+    with pytest.raises(gr.Error, match=r"^'The server failed \(RuntimeError\)"):
+        list(with_messages(fail)())
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,18 @@ def shown(page: Any) -> str:
     return str(page.locator("#image img").get_attribute("src"))
 
 
+def test_keys_pressed_before_the_first_image_appears_are_answered(
+    shared: tuple[str, Path], browser: Any
+) -> None:
+    address, out = shared
+    with opened(browser, address, WIDE) as page:
+        page.get_by_label("Your name").fill("Early")
+        page.keyboard.press("Enter")
+        page.keyboard.press("2")
+        page.locator("#question", has_text="Age?").wait_for()
+    assert [answer.value for answer in answers(out, "Early")] == ["female"]
+
+
 # The width changes the layout and the scheme changes the colours, so two screens cover both.
 @pytest.mark.parametrize(
     ("width", "scheme", "ink"), [(WIDE, "light", None), (NARROW, "dark", "rgb(238, 241, 244)")]

@@ -294,7 +294,8 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
 
 def test_the_classes_of_a_set_are_asked_about_and_the_last_page_uses_them(tmp_path: Path) -> None:
     (question,) = studies.questions_of(["class"], ["waterbirds"])
-    assert question.values == ("landbird", "waterbird")
+    assert question.choices == ("landbird", "waterbird", CANNOT_TELL)  # birds are no people
+    assert NO_PERSON in studies.questions_of(["class"], ["celeba"])[0].choices
     assert studies.questions_of(["class"], ["cat, dog"])[0].values == ("cat", "dog")
     for number in range(30):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number:02d}.png")

@@ -260,9 +260,10 @@ def edited() -> None:
 
 def pictures() -> None:
     """Create picture folders, including one with captions in two splits."""
-    for folder in ("images", "my-birds", "my-images", "pictures"):
+    for folder in ("images", "my-birds", "my-images", "people", "pictures"):
         for i in range(4):
             save(Path(folder) / f"{i}.png", i)
+    load_prompts("celeba").to_yaml("ages.yaml")
     for part, count in (("train", 100), ("val", 24)):
         world = open_world("birds", n=count, split="reference" if part == "train" else "test")
         folder = Path("captions") / part

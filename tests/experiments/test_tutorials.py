@@ -17,6 +17,7 @@ from apps.label.session import open_study
 from eval.notebooks import NEAR, alike
 from tests.processes import run_python
 from tests.terminals import printed_in_terminal
+from vldebias.miniature import open_world
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,17 @@ def answer_as_two_people(folder: Path) -> None:
             place = study.answer(place, choice)
 
 
+def answer_about_ages(folder: Path) -> None:
+    """Answer the questions from `vldebias label` about 20 portraits with their true ages."""
+    study = open_study(folder, ["class"], [str(folder.parent / "ages.yaml")], most=20)
+    age = open_world("portraits", n=60).column("age")
+    place = study.start("ada")
+    while place.step is not None:
+        record, _ = study._asked("ada", place.step)
+        true_age = age.names[age.codes[int(Path(record.path).stem)]]
+        place = study.answer(place, ["young", "old"].index(true_age))
+
+
 # The captioner on this page is trained for a few steps, and its captions depend on the CPU.
 CPU_DEPENDENT = {"captions": 0.2}
 
@@ -94,7 +106,8 @@ def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> Non
     ran = 0
     for block in BLOCKS.finditer(text):
         if block["folder"]:
-            answer_as_two_people(tmp_path / block["folder"])
+            answer = answer_about_ages if block["folder"] == "people" else answer_as_two_people
+            answer(tmp_path / block["folder"])
             continue
         if "pretrained" in block["code"].replace("save_pretrained", ""):
             continue

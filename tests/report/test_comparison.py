@@ -138,7 +138,10 @@ def test_a_comparison_names_the_cost_and_writes_a_page(tmp_path: Path) -> None:
     assert (row.method, row.verdict) == ("default", "better, at a cost")
     assert row.cost == "recall@5 -0.40 [-0.54, -0.26]"
     (conclusion,) = comparison.conclusions
-    assert conclusion.sentence.startswith("search: better, at a cost. MaxSkew@10 with the default")
+    assert conclusion.sentence.startswith(
+        "search: better, at a cost. Surplus of one group in searches (MaxSkew@10) with an edit from"
+        " text is 0.90 in A"
+    )
     lines = str(comparison).splitlines()
     assert max(map(len, lines)) <= 80
     assert "    cost: recall@5 -0.40 [-0.54, -0.26]" in lines

@@ -139,7 +139,9 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_what_got_worse(made: 
         "better, at a cost",
         "default",
     )
-    assert conclusion.cost == "recall@5 0.90 to 0.80 (-0.10 [-0.20, -0.05])"
+    assert (
+        conclusion.cost == "matches that are found (recall@5) 0.90 to 0.80 (-0.10 [-0.20, -0.05])"
+    )
     for word in ("a nurse", "1 of 2", "+0.20"):
         assert word in conclusion.worse
     for word in ("MaxSkew@10", "search", "better", "0.50", "0.30", "chance 0.10", "-0.10"):
@@ -158,7 +160,10 @@ def test_without_the_default_the_conclusion_is_about_the_first_method_without_la
     rows = [row for row in made.rows if row.method != "default"] + further + best
     (conclusion,) = made.model_copy(update={"rows": rows}).conclusions()
     assert conclusion.method == "cali", "the best of several methods is not a headline"
-    assert conclusion.cost == "no clear loss of recall@5, average accuracy or precision@5"
+    assert conclusion.cost == (
+        "no clear loss of matches that are found, accuracy over all images or results that match"
+        " the query"
+    )
 
 
 def sweep(*methods: str) -> Result:
@@ -270,7 +275,9 @@ def test_a_utility_at_several_k_is_reported_for_the_largest_loss() -> None:
         recall = {"metric": f"recall@{k}", "better": "higher"}
         rows += [bias("none", 0.9, **recall), bias("default", 0.8, change=change, **recall)]
     (conclusion,) = result(rows, protocol("search")).conclusions()
-    assert conclusion.cost == "recall@5 0.90 to 0.80 (-0.10 [-0.12, -0.08])"
+    assert (
+        conclusion.cost == "matches that are found (recall@5) 0.90 to 0.80 (-0.10 [-0.12, -0.08])"
+    )
 
 
 def test_the_average_weighted_by_training_frequencies_precedes_the_plain_one() -> None:
@@ -280,7 +287,7 @@ def test_the_average_weighted_by_training_frequencies_precedes_the_plain_one() -
     assert plain_cost.before == pytest.approx(10.2), (
         "without a row for none, compute value minus change"
     )
-    assert plain_cost.cost.startswith("average accuracy 1.10")
+    assert plain_cost.cost.startswith("accuracy over all images (average accuracy) 1.10")
     assert both.cost.startswith("average accuracy (reweighted average accuracy) ")
 
 
@@ -471,7 +478,7 @@ def test_parts_and_costs_belong_to_the_setting_that_the_conclusion_is_about() ->
     (conclusion,) = result(rows, protocol()).conclusions()
     assert conclusion.method == "cali, λ = 10"
     assert conclusion.worse == "accuracy in 1 of 1 parts, most in water: -0.20 [-0.30, -0.10]"
-    assert conclusion.cost.startswith("average accuracy 0.90 to 0.70")
+    assert conclusion.cost.startswith("accuracy over all images (average accuracy) 0.90 to 0.70")
     assert conclusion.verdict == "better, at a cost"
     rows[-1] = figure("cali", 0.4, subset="A photo of a lumberjack.", lam=10.0, **parts)
     (conclusion,) = result(rows, protocol()).conclusions()

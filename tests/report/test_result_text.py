@@ -19,7 +19,8 @@ def test_printing_a_result_shows_the_findings_in_about_25_lines(made: Result) ->
     assert " ".join(" ".join(shown).split()).startswith(conclusion.short)
     assert conclusion.short.startswith(
         "search: better, at a cost. Surplus of one group in searches: 0.50 before, 0.30"
-        " [0.20, 0.40] with an edit from text (chance 0.10); cost: recall@5 0.90 to 0.80"
+        " [0.20, 0.40] with an edit from text (chance 0.10); cost: matches that are found"
+        " (recall@5) 0.90 to 0.80"
     )
     assert conclusion.short.endswith("(MaxSkew@10)")
     # The rows have the same verdicts as on the page.

@@ -308,6 +308,7 @@ def test_a_run_names_equal_captions_before_it_doubts_them(
     (line,) = [line for line in text.splitlines() if "no better than captions of" in line]
     assert re.search(advice, line)
     assert "keep=auto" not in line
+    assert "the end of training will be saved" in text  # there is no held-out data
     if "gce" in advice:
         again = logged(own_settings(**chosen, loss="gce"), tmp_path / "again")
         assert "gce" not in "".join(x for x in again.splitlines() if "no better than" in x)

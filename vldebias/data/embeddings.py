@@ -92,9 +92,12 @@ class Embeddings(Columns):
     def __post_init__(self) -> None:
         # Integer arrays are probably pixels or masks.
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
+            expected = "the output of a model's image tower"
+            if self.features.dtype.kind == "U":
+                expected = "vldebias.data.load_embeddings(FILE)[0]"
             raise InvalidInputError(
                 f"features: expected floats (n, d), got shape {self.features.shape} with dtype"
-                f" {self.features.dtype}; pass the output of a model's image tower"
+                f" {self.features.dtype}; pass {expected}"
             )
         self._check_lengths()
 

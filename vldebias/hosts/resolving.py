@@ -10,6 +10,7 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import Host
 from vldebias.hosts.loaded import Loaded
+from vldebias.projection.edit import Edit
 from vldebias.utils.names import check_path, kind_of_path
 from vldebias.utils.registry import Registry, check_callable
 
@@ -127,6 +128,8 @@ def _instead_of_object(host: object) -> str:
         )
     if isinstance(host, list | tuple):
         return f"host: got a {kind}; pass the model, which is the first item if open_clip made it"
+    if isinstance(host, Edit):
+        return "host: got an edit; pass the model or pipeline first: vldebias.debias(model, edit)"
     if host is None or isfunction(host):
         got = "None" if host is None else f"the function {host.__name__}"
         return (

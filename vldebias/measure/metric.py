@@ -209,8 +209,55 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
 # Most bias and utility metrics share these defaults.
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
-_SURPLUS = "surplus of one group in searches"
-_LACK = "accuracy that the worst-off group lacks"
+# What sentences call each measure of bias or utility, in everyday words.
+_EVERYDAY = {
+    "worst_group": "accuracy for the worst-off group",
+    "average": "accuracy over all images",
+    "average_reweighted": "average accuracy",
+    "gap": "accuracy that the worst-off group lacks",
+    "gap_reweighted": "accuracy that the worst-off group lacks",
+    "worst_group_auc": "separation of the classes for the worst-off group",
+    "cosine": "similarity of class prompts to the attribute",
+    "cosine_spread": "preference of class prompts for one value",
+    "pair_distance": "distance between prompts that differ only in the attribute",
+    "max_skew": "surplus of one group in searches",
+    "max_skew_dataset": "surplus of one group in searches",
+    "max_skew_uniform": "surplus of one group in searches",
+    "min_skew": "shortage of one group in searches",
+    "ndkl": "unevenness of groups from the top of a search down",
+    "mpr": "gap between the groups in searches and fair shares",
+    "awrf": "evenness of how prominent the groups are in searches",
+    "discrepancy": "unevenness of who appears",
+    "discrepancy_squared": "squared unevenness of who appears",
+    "kl_from_uniform": "unevenness of who appears",
+    "linear_probe": "how often the attribute can be read from an embedding",
+    "neighbour_probe": "how often similar images reveal the attribute",
+    "deviation_ratio": "unevenness of who appears, as a share of its maximum",
+    "precision": "results that match the query",
+    "recall": "matches that are found",
+    "retained": "best matches that are kept",
+    "accuracy": "correct predictions",
+    "class_probe": "how often the class can be read from an embedding",
+    "recognised": "images that show the requested subject",
+    "stated_right": "images that show the requested value",
+    "stated_recognised": "images that show the requested subject if a value is requested",
+    "clip_score": "match of image and prompt",
+    "fid": "distance from the original images",
+    "signal_kept": "difference between classes that is kept",
+    "unchanged": "images that stay the same",
+    "unknown": "images that do not show the attribute",
+    "said_wrong": "texts that state a wrong value",
+    "said_gap": "difference between groups in wrong values",
+    "unclear_said": "texts that state a value nobody can see",
+    "said_right": "texts that state the right value",
+    "said_none": "texts that state no value",
+    "refused_gap": "difference between groups in refusals",
+    "label_changed": "people who are labelled differently afterwards",
+    "lighter": "people with lighter skin afterwards",
+    "darker": "people with darker skin afterwards",
+    "relative_lighter": "people with lighter skin, beyond the light of the image",
+    "relative_darker": "people with darker skin, beyond the light of the image",
+}
 BUILT_IN = (
     _bias(
         "worst_group",
@@ -220,10 +267,9 @@ BUILT_IN = (
         reads="groups",
         compute=lowest_accuracy,
         interval="lowest",
-        everyday="accuracy for the worst-off group",
     ),
     _utility("average", "average accuracy", reads="groups", compute=mean_accuracy, interval="mean"),
-    _utility("average_reweighted", "reweighted average accuracy", everyday="average accuracy"),
+    _utility("average_reweighted", "reweighted average accuracy"),
     _bias(
         "gap",
         "gap, average minus worst group",
@@ -231,31 +277,16 @@ BUILT_IN = (
         reads="groups",
         compute=accuracy_gap,
         interval="gap",
-        everyday=_LACK,
     ),
-    _bias(
-        "gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE, everyday=_LACK
-    ),
+    _bias("gap_reweighted", "gap, reweighted average minus worst group", bounds=SHARE),
     _bias("worst_group_auc", "worst-group AUC", better="higher", bounds=SHARE),
     _bias("cosine", "cosine", reads="texts"),
     _bias("cosine_spread", "spread of cosines between values", reads="texts"),
     _bias("pair_distance", "distance of pairs", bounds=POSITIVE, reads="texts"),
-    _bias(
-        "max_skew",
-        "MaxSkew",
-        bounds=POSITIVE,
-        reads="rankings",
-        compute=max_skews,
-        everyday=_SURPLUS,
-    ),
+    _bias("max_skew", "MaxSkew", bounds=POSITIVE, reads="rankings", compute=max_skews),
     # MaxSkew against the prior that a task did not choose, reported if its gallery is uneven.
-    _bias(
-        "max_skew_dataset",
-        "MaxSkew against the gallery's own shares",
-        bounds=POSITIVE,
-        everyday=_SURPLUS,
-    ),
-    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE, everyday=_SURPLUS),
+    _bias("max_skew_dataset", "MaxSkew against the gallery's own shares", bounds=POSITIVE),
+    _bias("max_skew_uniform", "MaxSkew against even shares", bounds=POSITIVE),
     _bias(
         "min_skew",
         "MinSkew",
@@ -309,7 +340,7 @@ BUILT_IN = (
     # A method's costs, in the order used in conclusions.
     _utility("precision", "precision", reads="rankings"),
     _utility("recall", "recall"),
-    _utility("retained", "retained hits", everyday="best matches that are kept"),
+    _utility("retained", "retained hits"),
     _utility("accuracy", "accuracy"),
     _utility("class_probe", "linear probe for the class, balanced accuracy"),
     Metric("stay", "first results that stay", kind="similarity", bounds=SHARE),
@@ -323,12 +354,7 @@ BUILT_IN = (
     _utility("fid", "FID", better="lower", bounds=POSITIVE),
     _utility("signal_kept", "class signal kept", bounds=ANY),
     _utility("unchanged", "unchanged images"),
-    _utility(
-        "unknown",
-        "unknown attribute",
-        better="lower",
-        everyday="images that do not show the attribute",
-    ),
+    _utility("unknown", "unknown attribute", better="lower"),
     # What texts state about images. The shares of right, wrong, no and several values sum to 1.
     _bias("said_wrong", "wrong value stated", bounds=SHARE),
     _bias("said_gap", "gap of wrong values", better="neither", bounds=BOTH),
@@ -395,7 +421,8 @@ BUILT_IN = (
     Metric("k_variance", "k-variance", bounds=POSITIVE),
 )
 for _metric in BUILT_IN:
-    register_metric(_metric)
+    _words = _EVERYDAY[_metric.name] if _metric.kind in ("bias", "utility") else ""
+    register_metric(replace(_metric, everyday=_words))
 # Appended to the title of a judge's metric that was corrected with human labels.
 CORRECTED = " over all images, corrected with human labels"
 # Register each judge metric again, in a version corrected with human labels.

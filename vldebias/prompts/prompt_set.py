@@ -28,7 +28,7 @@ from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
 from vldebias.utils.markup import html_table
-from vldebias.utils.names import is_file_of_set, packaged_set
+from vldebias.utils.names import check_path, is_file_of_set, kind_of_path, packaged_set
 
 MAX_PAIRS = 200_000
 _LISTS = (
@@ -669,6 +669,8 @@ def _refuse_name(name: str) -> None:
             " 'gender' (see vldebias.list_prompts()). Pass texts as prompts, to the model or to"
             " vldebias.balance_prompts(prompts, attribute)"
         )
+    if kind_of_path(name) == "edit":
+        check_path(name, "model")  # the error says what the folder is
     if Path(name).suffix:
         raise InvalidInputError(
             f"attribute: got the file {name!r}; expected a prompt set, such as 'gender', or its"

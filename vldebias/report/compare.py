@@ -20,7 +20,6 @@ from vldebias.projection.fingerprint import Fingerprint
 from vldebias.report.conclusion import (
     AT_A_COST,
     Conclusion,
-    article_of_method,
     conclusions,
     with_costs,
 )
@@ -403,8 +402,9 @@ def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> I
                 costs.append(f"{utility.title} {utility.verdict}, {utility.moved}")
         cost = "; ".join(costs) or "no clear change of any utility"
         value_a, value_b = _sides_of(row)
+        title = f"{conclusion.everyday} ({measure})" if conclusion.everyday else measure
         sentence = (
-            f"{task}: {row.verdict}. {capitalised(measure)} with {article_of_method(method)} is"
+            f"{task}: {row.verdict}. {capitalised(title)} with {conclusion.words} is"
             f" {value_a} in A and {value_b} in B ({moved(change)}). Cost: {cost}."
         )
         yield conclusion.model_copy(

@@ -318,16 +318,15 @@ def _cost(block: Sequence[ReadableRow], row: ReadableRow) -> str:
     prices = []
     names_of_change: dict[str, dict[str, None]] = {"loss of": {}, "rise in": {}}
     for cost in costs:
+        everyday = get_metric(cost.metric, strict=False).everyday
         if _has_lost(cost):
-            everyday = get_metric(cost.metric, strict=False).everyday
             name = f"{everyday} ({cost.title})" if everyday else cost.title
-            price = paid(name, cost.before, cost.value, change_of(cost))
+            price = f"{name} {from_to(cost.before, cost.value, change_of(cost))}"
             is_bound = cost.metric.partition("@")[0] in UPPER_BOUNDS
             prices.append(f"{price}, an upper bound" if is_bound else price)
         else:
-            everyday = get_metric(cost.metric, strict=False).everyday or cost.title
             change = "loss of" if cost.better == "higher" else "rise in"
-            names_of_change[change][everyday] = None
+            names_of_change[change][everyday or cost.title] = None
     for change, names in names_of_change.items():
         if names:
             prices.append(f"no clear {change} {listed_words(list(names), 'or')}")
@@ -454,18 +453,6 @@ def _has_lost(cost: ReadableRow) -> bool:
     return bool(cost.change_low > FLOAT_NOISE)
 
 
-def paid(measure: str, before: float, after: float, change: Change) -> str:
-    """Describe a utility's loss by its values before and after and their difference.
-
-    Args:
-        measure: the name of the utility.
-        before: the value without the method.
-        after: the value with the method.
-        change: the change and its interval, as (value, low, high).
-    """
-    return f"{measure} {from_to(before, after, change)}"
-
-
 def change_of(row: ReadableRow) -> Change:
     """Return a row's change and its interval."""
     return row.change, row.change_low, row.change_high
@@ -589,7 +576,7 @@ def worded(conclusion: Conclusion, notes: Sequence[str] = ()) -> str:
         movement = f"{verb} from {before} to {after}"
     words = f"{conclusion.task}: {headline}. {measure} {movement}"
     evidence = "; ".join([*_evidence(conclusion), *notes])
-    words += f" with {conclusion.words or article_of_method(conclusion.method)} ({evidence})"
+    words += f" with {conclusion.words or conclusion.method} ({evidence})"
     if conclusion.paper:
         words += f"; the paper's setting gives {conclusion.paper}"
     words += "."
@@ -664,8 +651,3 @@ def words_of_method(row: ReadableRow) -> str:
 def title_of_method(row: ReadableRow) -> str:
     """Return the title of a row in a table of methods, such as "edit from text"."""
     return re.sub("^an? ", "", words_of_method(row)) if row.method != NONE else row.name
-
-
-def article_of_method(method: str) -> str:
-    """Return a method's name with an article if a sentence needs one, such as "the default"."""
-    return f"the {method}" if method == DEFAULT else method

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.measure.metric import get_metric
 from vldebias.report.conclusion import method_of_conclusion
 from vldebias.report.table import ReadableRow, readable
 
@@ -46,8 +47,10 @@ class GateCheck:
         sign = "at least" if self.row.better == "higher" else "at most"
         few = f" ({self.few})" if self.few else ""
         part = f" ({self.row.subset})" if self.row.subset else ""
+        everyday = get_metric(self.row.metric, strict=False).everyday
+        metric = f"{everyday} ({self.row.metric})" if everyday else self.row.metric
         return (
-            f"{self.outcome}: {self.row.task}{part}, {self.row.metric}, {self.method}:"
+            f"{self.outcome}: {self.row.task}{part}, {metric}, {self.method}:"
             f" {self.row.value:.3f} [{low:.3f}, {high:.3f}]{few}, {sign} {self.limit:g}"
         )
 

@@ -17,8 +17,8 @@ from vldebias.measure.resampling import (
     resampled_counts,
     wilson_interval,
 )
-from vldebias.report.conclusion import Conclusion, paid, worded
-from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, verdict
+from vldebias.report.conclusion import Conclusion, worded
+from vldebias.report.table import TOO_FEW, UNCLEAR, Change, enough_units, from_to, verdict
 from vldebias.training.loop import Entry
 from vldebias.training.monitor import TO_IMAGE
 from vldebias.utils.phrases import capitalised, quantity
@@ -91,7 +91,9 @@ def conclusions_of_training(
     for name, conclusion in changes.items():
         paying = [cost for cost in changes.values() if cost.metric != name]
         worse = [cost for cost in paying if cost.verdict == "worse"]
-        costs = [paid(cost.measure, cost.before, cost.after, cost.change) for cost in worse]
+        costs = [
+            f"{cost.measure} {from_to(cost.before, cost.after, cost.change)}" for cost in worse
+        ]
         conclusion = conclusion.model_copy(update={"cost": "; ".join(costs)})
         conclusions.append(conclusion.model_copy(update={"sentence": worded(conclusion)}))
     return conclusions

@@ -272,11 +272,12 @@ class _Run:
             print_line(f"{settings.loss}: {price}")
         if self.monitor is not None:
             print_line(self.monitor.described())
-            if self.choosing is None:
-                print_line(
-                    "the end of training will be saved; comparing it with the weights half way"
-                    f" takes {LEAST_PAIRS} held-out pairs, and neither LoRA nor learn_temperature"
-                )
+        if self.choosing is None:
+            print_line(
+                "the end of training will be saved; comparing it with the weights half way takes"
+                f" {LEAST_PAIRS} held-out pairs (--val-split or --val-data), and neither LoRA nor"
+                " learn_temperature"
+            )
         start = f"{self.steps} steps"
         if self.done:
             start = f"resuming after step {self.done} of {self.steps}"

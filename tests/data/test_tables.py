@@ -144,6 +144,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),
         (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
         ([-99, 0, 1] * 5, [r"named '-99'"]),
+        ([255, 0, 1] * 5, [r"named '255'; .* set unknown='255'"]),
         ([99, 98, 97] * 5, []),  # ages
         # This column names every row rather than a small group.
         (Labels(np.zeros(9, int), ("a", "b")), []),

@@ -357,7 +357,7 @@ def test_images_from_a_different_space_warn() -> None:
 
 
 @refused(
-    ({"spurious": "label"}, "label"),
+    ({"spurious": "label"}, "got 'label' twice"),
     ({"methods": ("orth",), "lams": (1,)}, "lams"),
     ({"baselines": ("erm-linear",), "train": birds(40)}, "val"),
     ({"baselines": ("svm",), "train": birds(40)}, "erm-linear"),

@@ -1,14 +1,10 @@
 """Test that saved and uploaded edits are bit-exact, complete and safe to load."""
 
-import itertools
 import json
 import math
-import multiprocessing
-import os
 import random
 import re
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -368,41 +364,6 @@ def test_identical_edits_are_saved_as_identical_files(tmp_path: Path) -> None:
         contents.add((folder / "projection.safetensors").read_bytes())
     (content,) = contents
     assert json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-
-
-def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
-    """Save two edits over each other forever, and set `saved` after a few saves."""
-    for number in itertools.count(1):
-        edits[number % len(edits)].save_pretrained(folder)
-        if number == first:
-            saved.set()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_killed_save_leaves_either_the_old_or_the_new_edit(tmp_path: Path) -> None:
-    """Kill a save 40 times. Each time, one of the two projections is present and complete."""
-    edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
-    edits[0].save_pretrained(tmp_path)
-    chance = random.Random(0)
-    context = multiprocessing.get_context("fork")
-    seen = set()
-    for kill in range(40):
-        saved = context.Event()
-        writer = context.Process(
-            target=save_forever, args=(tmp_path, edits, saved, 1 + kill % len(edits))
-        )
-        writer.start()
-        assert saved.wait(60)
-        time.sleep(chance.uniform(0, 0.02))
-        writer.kill()
-        writer.join()
-        loaded = CalibratedProjection.from_pretrained(tmp_path)
-        (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
-        assert torch.equal(loaded.left, whole.left)
-        assert torch.equal(loaded.right, whole.right)
-        seen.add(loaded.lam)
-    assert seen == {1.0, 1000.0}
 
 
 def test_a_flipped_bit_is_always_detected(folder: Path) -> None:

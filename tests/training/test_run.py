@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from torch import Tensor
 from training_parts import (
     Stream,
     equal,
@@ -37,7 +36,6 @@ from vldebias.training import filtering, run
 from vldebias.training.batches import Batches
 from vldebias.training.changes import deciding_score
 from vldebias.training.filtering import StartingScores
-from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import open_images
@@ -167,25 +165,6 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("vldebias.training.run.open_images", lambda _: Stream(9))
     with pytest.raises(InvalidInputError, match="got a stream"):
         list_pairs(small(), tmp_path)
-
-
-def test_kept_pairs_can_be_trained_on_with_their_labels_and_groups(tmp_path: Path) -> None:
-    list_pairs(small(items=40, label="label", score_pairs=True, keep=0.8), tmp_path)
-    again = load_settings(
-        data=str(tmp_path / "kept.parquet"),
-        val_data="birds",
-        val_items=12,
-        label="label",
-        group_dro="place",
-        steps=1,
-        batch_size=8,
-        temperature=0.2,
-        workers=0,
-        score_pairs=False,
-    )
-    outcome = train_model(again, tmp_path / "again", cpu=True)
-    assert outcome is not None
-    assert "zero_shot_accuracy" in outcome["after"]
 
 
 def test_training_filters_by_the_starting_model_and_resumes_with_the_same_pairs(
@@ -338,36 +317,6 @@ def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_e
     assert unharmed["below_start"] is None
     (entry,) = (tmp_path / "unharmed" / "history.jsonl").read_text().splitlines()
     assert json.loads(entry)["below_start"] is False
-
-
-def test_a_killed_run_resumes_in_the_middle_of_its_stream(tmp_path: Path) -> None:
-    chosen = own_settings(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
-    killed_step = 5
-
-    def run(
-        stream: Any, folder: Path | None, until: int | None = None
-    ) -> tuple[list[float], dict[str, Tensor]]:
-        def interrupt(entry: dict[str, float], steps: int) -> None:
-            if entry["step"] == until:
-                raise KeyboardInterrupt
-
-        towers = tiny_towers()
-        objective = Objective(chosen, temperature=0.3, items=None)
-        batches = Batches.from_data(stream, chosen, towers)
-        history = fit(Trainee(towers, objective), batches, chosen, folder=folder, on_step=interrupt)
-        return [entry["loss"] for entry in history], towers.model.state_dict()
-
-    losses, uninterrupted = run(Stream(150, shards=5), None)
-    with pytest.raises(KeyboardInterrupt):
-        run(Stream(150, shards=5), tmp_path, killed_step)
-    stream = Stream(150, shards=5)
-    again, resumed_weights = run(stream, tmp_path)
-    assert again == losses
-    assert equal(resumed_weights, uninterrupted)
-    # Two micro-batches per step.
-    assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
-        "rows that were already used are not decoded"
-    )
 
 
 def test_two_views_do_not_need_captions_and_do_not_score_pairs(

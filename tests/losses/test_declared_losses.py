@@ -165,10 +165,7 @@ def declared(module: Any = None, **changed: Any) -> Loss:
         (lambda: register_loss(made(plain)), r"expected a vldebias.losses.catalog.Loss"),
         (lambda: register_loss(declared(name="my loss")), "without spaces or commas"),
         (lambda: register_loss(declared(name="rince")), "'rince': this name is taken by"),
-        (
-            lambda: declared(plain),
-            r"'plain', which is not a class; derive .* function = staticmethod\(plain\)",
-        ),
+        (lambda: declared(plain), "'plain', which is not a class; .*staticmethod"),
         (lambda: declared(nn.Linear), "Linear has no from_settings; derive it from .*Contrastive"),
         (lambda: declared(made(None)), "Made.function: got None; write .* staticmethod"),
         (

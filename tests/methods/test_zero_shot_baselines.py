@@ -284,11 +284,7 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
         {"reference": Reference(unit(20, DIM))},
         "no combination of class and value has more than 10 of the 20 reference images",
     ),
-    (
-        "tie",
-        {"reference": Reference(unit(1, DIM))},
-        "none of the 1 images is closest to the text for",
-    ),
+    ("tie", {"reference": Reference(unit(1, DIM))}, "none of the 1 images is closest"),
     (
         "dat",
         {"sets": [replace(BIRDS, variants=(BIRDS.variants[0],))]},

@@ -320,12 +320,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({"settings": {"spurious_rank": "x"}}, {}, True, "integer"),
     ({"provenance": {"stated_words": ["a" * 1000]}}, {}, True, "stated_words"),
     ({"provenance": {"attribute": "a" * 1_000_000}}, {}, True, "config of 1,.* at most 1,000,000"),
-    (
-        {},
-        {"left": SAVED.left * 1e300},
-        True,
-        "'left'.* has values up to .*e\\+.*; expected at most",
-    ),
+    ({}, {"left": SAVED.left * 1e300}, True, r"'left'.* values up to .*e\+"),
     ({}, {"right": -1e30 * torch.ones_like(SAVED.right)}, True, "'right'.* up to 1e\\+30"),
     ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),

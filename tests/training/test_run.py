@@ -520,15 +520,9 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         lambda: Monitor(TWO, captions=list("ab"), groups=torch.tensor([-1, -1])),
         "no image has a known group",
     ),
-    (
-        lambda: Monitor.from_data(BROKEN, plain),
-        r"own train: 23 of 23 .* cannot be read, such as id0 ",
-    ),
+    (lambda: Monitor.from_data(BROKEN, plain), "own train: 23 of 23 .* such as id0 "),
     (lambda: pairs_of(image_data(3, captions=())), "own: expected captions"),
-    (
-        lambda: pairs_of(image_data(3, captions=("", " ", "nan"))),
-        "own: expected captions, got none in 3 rows",
-    ),
+    (lambda: pairs_of(image_data(3, captions=("", " ", "nan"))), "got none in 3 rows"),
     (
         lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="{}"),
         "Set names to the names of the classes",

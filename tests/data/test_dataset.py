@@ -157,9 +157,7 @@ def test_files_are_read_by_row_on_demand(tmp_path: Path) -> None:
     ],
 )
 def test_paths_that_lead_outside_raise_errors(tmp_path: Path, path: str) -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"1 paths lead outside .* or are not local files, such as"
-    ):
+    with pytest.raises(InvalidInputError, match=r"1 paths lead outside .* or are not local files"):
         file_images("own", "test", tmp_path, ["fine.png", path], {})
     assert (
         file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1]

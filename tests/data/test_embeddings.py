@@ -176,14 +176,9 @@ def test_a_file_written_with_numpy_is_loaded(tmp_path: Path) -> None:
 def test_text_embeddings_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
-    with pytest.raises(
-        InvalidInputError,
-        match=r"mine.npz: expected an array 'features', got \['prompts', 'text'\]",
-    ):
+    with pytest.raises(InvalidInputError, match=r"array 'features', got \['prompts', 'text'\]"):
         load_embeddings(tmp_path / "mine.npz")
-    with pytest.raises(
-        InvalidInputError, match=r"\.npz: got no text embeddings; expected .*'prompts'"
-    ):
+    with pytest.raises(InvalidInputError, match=r"\.npz: got no text embeddings; .*'prompts'"):
         load_texts(write(tmp_path, **arrays()))
     with pytest.raises(InvalidInputError, match=r"none.npz: cannot be read"):
         load_texts(tmp_path / "none.npz")

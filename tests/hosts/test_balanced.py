@@ -276,10 +276,7 @@ def test_unknown_embeddings_stay_unchanged_with_a_warning():
 
 def test_balanced_prompts_are_not_an_edit():
     pipe = tiny.sd()
-    with pytest.raises(
-        UnsupportedHostError,
-        match="CLIP: balanced prompts are only supported for diffusers pipelines",
-    ):
+    with pytest.raises(UnsupportedHostError, match=r"CLIP: .* only supported for diffusers"):
         balanced(make_clip())
     with pytest.raises(InvalidInputError, match="cali"):
         fit_projections(pipe, SET, method="balanced-prompts")

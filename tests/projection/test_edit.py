@@ -76,9 +76,7 @@ def test_non_finite_values_are_rejected(
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
-        with pytest.raises(
-            InvalidInputError, match=r"'left' \(12, \d+\) has 1 NaN or infinite values"
-        ):
+        with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) has 1 NaN or infinite"):
             use()
     assert not any(tmp_path.iterdir())
     with monkeypatch.context() as elsewhere:
@@ -289,9 +287,7 @@ def test_offline_use_and_unknown_repositories_are_explained(
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "tests must never access the network"
     for name in ("no-one/nothing", "not a name", "a/b/c", "x" * 5000):
-        with pytest.raises(
-            InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"
-        ):
+        with pytest.raises(InvalidInputError, match=f"{name[:200]}: neither a folder nor a repo"):
             CalibratedProjection.from_pretrained(name)
     for path in ("/nowhere/at/all", "./nothing"):
         with pytest.raises(InvalidInputError, match=f"{path}: no such folder; check the path"):

@@ -355,9 +355,7 @@ def test_labels_do_not_need_torch() -> None:
 
 
 def test_a_group_in_upper_and_lower_case_triggers_a_warning() -> None:
-    with pytest.warns(
-        SuspectInputWarning, match="'Male' and 'male' differ only in case or spaces"
-    ) as caught:
+    with pytest.warns(SuspectInputWarning, match="'Male' and 'male' differ only in case") as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6, 0.5], 2, labels=["Male", "male", "x", "male", "x"])
     # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)

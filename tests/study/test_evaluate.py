@@ -347,9 +347,7 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
         ["?"],
     )
     strange = ["x", "y", "z"] * 100
-    with pytest.raises(
-        InvalidInputError, match=r"pass label= and spurious=, two of the columns \['a', 'b'\]"
-    ):
+    with pytest.raises(InvalidInputError, match=r"pass label= and spurious=, .* \['a', 'b'\]"):
         evaluate(texts(), GALLERY.features, labels={"a": strange, "b": strange}, **how)
     with pytest.raises(InvalidInputError, match="one prompt set"):
         evaluate(

@@ -101,9 +101,7 @@ def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     (brought.texts_beside(tmp_path) / "3.txt").unlink()
     data, warned = opened(tmp_path / "own")
     assert data.captions == CAPTIONS[:3]
-    assert (
-        "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in warned[0]
-    )
+    assert "1 of 4 images have no text file next to them and are left out" in warned[0]
 
 
 def test_captioned_images_in_formats_that_are_not_read_are_counted(tmp_path: Path) -> None:
@@ -450,9 +448,7 @@ def test_captions_of_unlisted_images_are_reported(tmp_path: Path) -> None:
     path.write_text(json.dumps(annotated))
     data, warned = opened(path)
     assert len(data) == N
-    assert any(
-        "1 of 5 captions refer to images that are not listed" in message for message in warned
-    )
+    assert any("1 of 5 captions refer to images" in message for message in warned)
 
 
 @pytest.mark.parametrize("ending", ["", ".jpg"])
@@ -476,9 +472,7 @@ def test_each_line_of_a_text_file_is_a_caption(tmp_path: Path) -> None:
     data, warned = opened(tmp_path)
     assert data.captions == ("a nurse", "ein müder Pilot")
     assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
-    assert any(
-        "2 of 2 text files have several lines, such as 0.txt" in message for message in warned
-    )
+    assert any("2 of 2 text files have several lines" in message for message in warned)
 
 
 def test_a_metadata_csv_with_missing_files_raises_an_error_with_the_first_file(

@@ -203,10 +203,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dic
 
 def test_an_edit_can_be_pushed_and_pulled(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     root, calls = hub
-    assert (
-        fitted().push_to_hub("someone/gender", private=True)
-        == "https://hub.example/someone/gender/commit/1"
-    )
+    address = fitted().push_to_hub("someone/gender", private=True)
+    assert address.endswith("someone/gender/commit/1")
     loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1")
     assert torch.equal(loaded.matrix(), fitted().matrix())
     repository = {"repo_id": "someone/gender"}

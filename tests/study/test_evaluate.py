@@ -259,9 +259,7 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
         "resamples": 5,
     }
     result = evaluate("miniature", tmp_path / "pictures", progress=True, **options)
-    assert (
-        "images: Left out 1 image that cannot be read: male/broken.png" in capsys.readouterr().err
-    )
+    assert "Left out 1 image that cannot be read: male/broken.png" in capsys.readouterr().err
     assert result.row("retrieval folder", "max_skew@8", "none").n == {"queries": 10, "images": 24}
     assert result.provenance[0].fingerprint is not None
     again = evaluate(

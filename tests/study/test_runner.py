@@ -239,7 +239,7 @@ def test_an_attribute_without_labels_is_skipped_and_reported(run: Any, tmp_path:
     measured, output = run(
         {**PEOPLE, "attribute": "race"}, label_file=(log.path,), image_dir=drawn.folder
     )
-    assert (measured.rows, "by people: skipped, because nobody labelled race" in output) == (
+    assert (measured.rows, "skipped, because nobody labelled race" in output) == (
         [],
         True,
     )

@@ -120,10 +120,8 @@ def test_a_finished_run_is_scored_again_with_the_current_settings(tmp_path: Path
     assert steps_done(tmp_path) == (0, -1)
     chosen: dict[str, Any] = {"accumulation": 2, "negatives": "step", "precision": "bf16"}
     first = logged(small(**chosen), tmp_path)
-    assert (
-        "trainable parameters; 24 images; processes: 1; precision: bf16; loss: info_nce at"
-        " temperature 0.2, with batches of 16" in first
-    )
+    assert "24 images; processes: 1; precision: bf16; loss: info_nce at temperature 0.2" in first
+    assert "with batches of 16" in first
     assert "resuming after" not in first
     assert steps_done(tmp_path) == (1, 1)
     then = json.loads((tmp_path / "run.json").read_text())["after"]

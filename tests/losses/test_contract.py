@@ -318,12 +318,6 @@ def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
     assert len(list(losses.Sigmoid(temperature=0.1).parameters())) == 2
 
 
-def test_lam_of_rince_is_one_over_the_rows_that_an_anchor_is_compared_with() -> None:
-    x, y = _features()
-    given = losses.rince(x, y, temperature=0.2, q=0.5, lam=1 / 7)
-    torch.testing.assert_close(losses.rince(x, y, temperature=0.2, q=0.5), given)
-
-
 @pytest.mark.parametrize("name", sorted(losses.LOSSES))
 def test_every_loss_requires_a_temperature_and_says_so(name: str) -> None:
     declaration = losses.LOSSES[name]

@@ -126,21 +126,6 @@ def test_fair_is_the_best_ranking_with_its_minima(shares: list[Fraction]) -> Non
         assert fair(candidates, k, alpha=alpha).tolist() == naive
 
 
-@given(st.lists(st.integers(1, 30), min_size=2, max_size=7), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
-def test_no_prefix_of_fair_violates_its_minima(parts: list[int], seed: int) -> None:
-    shares = [Fraction(part, sum(parts)) for part in parts]
-    n = 60 * len(shares)
-    candidates = made(seed, shares, n)
-    k = min(reach(shares, n), 150)
-    codes = candidates.codes[fair(candidates, k, alpha=0.2)]
-    counts = (codes[:, None] == np.arange(len(shares))).cumsum(axis=0)
-    for group, share in enumerate(candidates.shares):
-        minima = binomial_quantiles(float(share), k, 0.2)
-        floors = np.floor(np.arange(1, k + 1) * share + 1e-9)
-        assert (counts[:, group] >= np.minimum(minima, floors)).all()
-
-
 def test_fair_does_not_change_what_chance_explains() -> None:
     rng = np.random.default_rng(0)
     moved = 0

@@ -192,11 +192,7 @@ def write(path: Path, content: str | bytes) -> Path:
     ("a.jsonl", '{"image": "https://x.org/a", "caption": "c"}\n', "jsonl --url_col im"),
     ("a.jsonl", "[1]\n", "a list of objects"),
     ("a.jsonl", '{"image": "0.jpg", "caption": "c"}\n[1]\n', "line 2: expected an object"),
-    (
-        "a.jsonl",
-        '{"image": {"path": "0.jpg"}, "caption": "c"}\n',
-        r"the columns are \['image.path', 'caption'\]; set --image-column",
-    ),
+    ("a.jsonl", '{"image": {"path": "0.jpg"}, "caption": "c"}\n', r"\['image.path', 'caption'\]"),
     ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
     ("a.json", "[1]", "a list of objects"),
     ("a.json", '{"name": "a nurse"}', "expected a list of objects .* has no images, annotations"),

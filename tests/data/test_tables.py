@@ -259,11 +259,7 @@ def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
     ("a.csv", b"a,b\n1,2\n3,\x004\n", "a.csv: line 3"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice"),
     ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', "'a': row 2 has a string, .* a number, '1'"),
-    (
-        "a.jsonl",
-        b'{"a": "x"}\n{"a": null}\n{"a": ["y"]}\n',
-        r"'a': row 3 has a list, .*a string, 'x'; write a single string as a list, \[\"a str",
-    ),
+    ("a.jsonl", b'{"a": "x"}\n{"a": null}\n{"a": ["y"]}\n', r"'a': row 3 .* as a list, \[\"a str"),
     ("a.json", b'[{"a": ["x"]}, {"a": "y"}]', "'a': row 2 has a string, 'y', and .* a list"),
     ("a.json", b'[{"a": ["x"]}, {"a": [1]}]', r"column 'a\[\]': row 2 has a number"),
     ("a.jsonl", b'{"a": {"b": 1}}\n{"a": {"b": "x"}}\n', "column 'a.b': row 2 has a string"),

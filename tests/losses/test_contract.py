@@ -199,10 +199,7 @@ of_items = losses.NUCLR(4, temperature=0.05)
 @refused(
     (lambda: losses.GroupWeights(1), "^groups: "),
     (lambda: losses.GroupWeights(2, step=0), "^step: "),
-    (
-        lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)),
-        "^groups: expected numbers from 0 to 1, got 2",
-    ),
+    (lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)), "^groups: .* 0 to 1, got 2"),
     (lambda: losses.GroupWeights(2.5), "^groups: .* whole number"),
     (calling("rince", q=0.0), "^q: "),
     (calling("rince", q="0.5"), "^q: .* got '0.5'"),

@@ -158,12 +158,7 @@ PLAIN = crowd(100, seed=0)[0]
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
     (PLAIN, (0.5, 0.5), {"lam": 0.0}, "a single lam above 0"),
     (PLAIN, (0.5, 0.5), {"lam": [10.0, 10.0]}, r"one per prompt set \(1\), got \(10.0, 10.0\)"),
-    (
-        PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1],
-        (0.5, 0.5),
-        {},
-        r"at least 10 images of every group, got \{'g0': 0",
-    ),
+    (PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1], (0.5, 0.5), {}, r"every group, got \{'g0': 0"),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, but text embeddings have 12"),
 )
 def test_unreachable_shares_are_rejected(

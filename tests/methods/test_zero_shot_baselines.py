@@ -269,27 +269,15 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
     ("sage", {"sets": SEVERAL}, r"one prompt set with at least two class prompts, got \[2, 2\]"),
     ("dat", {"sets": SEVERAL}, r"one prompt set with at least two class prompts, got \[2, 2\]"),
     ("tie", {"sets": SEVERAL}, "expected one attribute, got 2"),
-    (
-        "sage",
-        {"sets": [replace(BIRDS, classes=(), class_names=())]},
-        r"class prompts, got \[0\]; this method is for classification",
-    ),
+    ("sage", {"sets": [replace(BIRDS, classes=(), class_names=())]}, r"class prompts, got \[0\]"),
     (
         "dat",
         {"reference": Reference(unit(4, DIM), labels={"place": ["land", "water"] * 2})},
         r"names the classes \['crow', 'gull'\], got \['place'\]",
     ),
-    (
-        "dat",
-        {"reference": Reference(unit(20, DIM))},
-        "no combination of class and value has more than 10 of the 20 reference images",
-    ),
+    ("dat", {"reference": Reference(unit(20, DIM))}, "more than 10 of the 20 reference images"),
     ("tie", {"reference": Reference(unit(1, DIM))}, "none of the 1 images is closest"),
-    (
-        "dat",
-        {"sets": [replace(BIRDS, variants=(BIRDS.variants[0],))]},
-        "no prompt names both 'gull' and 'land'",
-    ),
+    ("dat", {"sets": [replace(BIRDS, variants=(BIRDS.variants[0],))]}, "both 'gull' and 'land'"),
 )
 def test_unsuitable_problems_are_rejected(name: str, change: dict[str, object]) -> None:
     made, _ = problem()

@@ -169,24 +169,14 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("control", lambda: ev()),
     ("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
     ("labels 0 and 1 as floats", lambda: ev(labels=np.where(SEX == MALE, 0.0, 1.0))),
-    (
-        "labels are probabilities",
-        lambda: ev(labels=RNG.random(N)),
-        REFUSED,
-        "convert scores to classes",
-    ),
+    ("labels are probabilities", lambda: ev(labels=RNG.random(N)), REFUSED, "convert scores to"),
     (
         "labels are rounded logits",
         lambda: ev(labels=np.round(RNG.normal(size=N) * 3)),
         WARNED,
         "fewer than 5 rows",
     ),
-    (
-        "labels of another length",
-        lambda: ev(labels=SEX[:-1]),
-        REFUSED,
-        "expected 200 rows in every column",
-    ),
+    ("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in"),
     (
         "labels of one class",
         lambda: ev(labels=np.array([MALE] * N)),
@@ -199,12 +189,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         WARNED,
         "did you mean 'female'?",
     ),
-    (
-        "labels of shape (n, 1)",
-        lambda: ev(labels=SEX[:, None]),
-        REFUSED,
-        "expected strings or integers (n,)",
-    ),
+    ("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "strings or integers"),
     ("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     ("another name of the column", lambda: ev(labels={"race": SEX}, attribute={"race": "gender"})),
     # features
@@ -235,12 +220,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "dtype uint8",
     ),
     ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "dtype complex64"),
-    (
-        "logits of classes",
-        lambda: ev(images=lambda f: f[:, :2]),
-        REFUSED,
-        "got image features of width 2",
-    ),
+    ("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "of width 2"),
     ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
     # numbers
     ("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1; got 0"),
@@ -249,21 +229,11 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
     ("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
     ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
-    (
-        "lam 1e30",
-        lambda: ev(attribute="gender", lam=1e30),
-        WARNED,
-        "of the distance between the classes",
-    ),
+    ("lam 1e30", lambda: ev(attribute="gender", lam=1e30), WARNED, "between the classes"),
     ("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
     ("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
     ("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
-    (
-        "strength a text",
-        lambda: ev(strength="0.5"),
-        REFUSED,
-        "strength: expected a number; got '0.5'",
-    ),
+    ("strength a text", lambda: ev(strength="0.5"), REFUSED, "expected a number; got '0.5'"),
     (
         "strength of numpy",
         lambda: attach(world().model, GENDER, method="cali", strength=np.float32(0.5)),

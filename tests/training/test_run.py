@@ -510,10 +510,7 @@ def held_out_monitor(settings: TrainSettings) -> Any:
 @refused(
     (lambda: Monitor(TWO), "expected captions, or labels with class_texts"),
     (lambda: Monitor(TWO, captions=["a"]), "expected 2 rows in every column, got .'captions': 1"),
-    (
-        lambda: Monitor(TWO, labels=torch.arange(2), class_texts=["a"]),
-        "class_texts.*, got 1 for labels up to 1",
-    ),
+    (lambda: Monitor(TWO, labels=torch.arange(2), class_texts=["a"]), "1 for labels up to 1"),
     (
         lambda: Monitor(TWO, captions=list("ab"), groups=torch.tensor([-1, -1])),
         "no image has a known group",
@@ -525,10 +522,7 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="{}"),
         "Set names to the names of the classes",
     ),
-    (
-        lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")),
-        "own: expected pairs .* got none",
-    ),
+    (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")), "expected pairs"),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of the 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
     (

@@ -1,6 +1,7 @@
 """Test `evaluate` and suites on embeddings: every method, labels in common formats, attached
 models, and mistakes."""
 
+import itertools
 import json
 import warnings
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from tests.study.any_method_parts import GENDER, images, part, texts
 from vldebias.cli import app
 from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasError
+from vldebias.hosts import resolve
 from vldebias.methods import METHODS as REGISTRY
 from vldebias.methods import Problem
 from vldebias.miniature import load_clip
@@ -186,6 +188,32 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
     vldebias.debias(model, "gender", method="cali", side="image", tokenizer=tokenizer)
     with pytest.raises(InvalidInputError, match="side='image'"):
         of_miniature(model, tokenizer=tokenizer)
+
+
+def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
+    """Return features (n, d) close to prompts that state a value, like those of images that show
+    it."""
+    stated = list(itertools.chain.from_iterable(PROFESSIONS.variants)) * 3
+    rows = resolve(model, tokenizer=tokenizer).embed(stated, "text").numpy()
+    noise = np.random.default_rng(1).standard_normal(rows.shape)
+    return (rows + 0.02 * noise).astype(np.float32)
+
+
+@quiet
+@pytest.mark.parametrize("method", ["cali", "difference+equalise"])
+def test_with_a_reference_the_edit_that_debias_attaches_is_measured(method: str) -> None:
+    model, _, tokenizer = load_clip()
+    reference = images_of_both_values(model, tokenizer)
+    edit = vldebias.fit_projections(
+        model, PROFESSIONS, method=method, reference=reference, tokenizer=tokenizer
+    ).only
+    measured = of_miniature(model, tokenizer=tokenizer, methods=[method, edit], reference=reference)
+    names = sorted(
+        {row.method for row in measured.rows} - {"none", "random"},
+        key=lambda name: "fitted" in name,
+    )
+    named, attached = ([r.value for r in measured.rows if r.method == name] for name in names)
+    assert attached == named != [r.value for r in measured.rows if r.method == "none"]
 
 
 def test_prompts_to_embed_are_listed_and_missing_prompts_are_named(folder: Path) -> None:

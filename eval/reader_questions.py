@@ -127,7 +127,8 @@ def main() -> None:
     for name, changed in texts.items():
         for prompt, text in changed.items():
             if prompt not in judged:
-                print(f"{name}: {text}")
+                row = {"question": name, "prompt": prompt, "text": text}
+                print(json.dumps(row, ensure_ascii=False))
     for row in result["questions"]:
         print(row)
     if chosen.json is not None:

@@ -119,7 +119,7 @@ def test_sentence_transformers_embeds_edited_queries(model: Any, queries: Debias
 
 
 def test_the_default_reports_its_decision(model: Any) -> None:
-    with pytest.warns(AutoDeclinedWarning, match="Pass reference="):
+    with pytest.warns(AutoDeclinedWarning, match="pass reference="):
         queries = vldebias.debias_queries(model, "gender")
     choice = queries.fitted.provenance.choice
     assert choice is not None

@@ -53,7 +53,6 @@ from vldebias.wording.english.text import Text, read_text
 from vldebias.wording.reasons import EDIT, NAMED, NO_PERSON, NOT_PLAIN
 
 _TEMPLATE = re.compile(r"[{}<>=_]|\b(?:template|placeholder|replace)\b", re.IGNORECASE)
-_CALLED = re.compile(r"\b(?:named|called|titled)\b", re.IGNORECASE)
 # "my face" and "a photo of me", but not "make me a poster".
 _REQUEST = r"(?:make|give|show|draw|paint|create|generate|design|get|send)"
 _GIVEN = re.compile(
@@ -70,7 +69,6 @@ _LONGEST_TAG = 4  # words before a noun without a determiner
 _LONGEST_NAME = 4  # words in a clause that may be a name
 _LONGEST_ACRONYM = 4  # letters
 _LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
-_SHORTEST_LIST = 3  # things in a list of classes
 
 
 # ---- one noun for a person
@@ -248,19 +246,9 @@ def is_template(text: Text) -> bool:
     return _TEMPLATE.search(text.prompt) is not None
 
 
-def introduces_name(text: Text) -> bool:
-    """Doubt about words that introduce a name: "a nurse called Ada"."""
-    return _CALLED.search(text.prompt) is not None
-
-
 def has_one_of_several(text: Text) -> bool:
     """Doubt about people without a noun: "one sings while the other sleeps", "hugging someone"."""
     return _ONE_OF.search(text.prompt) is not None or has_listed(text.low, "indefinite-person")
-
-
-def is_question(text: Text) -> bool:
-    """Doubt about texts that ask for an answer instead of a picture: "why is a nurse tired"."""
-    return listed("".join(text.low[:1]), "question")
 
 
 def shows_owner(text: Text) -> bool:
@@ -342,28 +330,6 @@ def is_of_fiction(n: Noun) -> bool:
 def _is_name_only(word: str) -> bool:
     """Return whether a lower-case word is unknown, or known only as a name."""
     return not is_word(word) or (kinds(word) != "" and not kinds(word).strip("lf"))
-
-
-def is_listed_class(n: Noun) -> bool:
-    """Doubt about "person" in a list of classes: "person, bicycle, car, bus, train"."""
-    if n.has_determiner or n.modifiers or not listed(n.noun, "people"):
-        return False
-    clauses = _clauses(n.text, 0, len(n.text.low))
-    things = [first for first, stop in clauses if listed(n.text.low[stop - 1], "class")]
-    return len(things) >= _SHORTEST_LIST
-
-
-def is_part_of_thing(n: Noun) -> bool:
-    """Doubt about the first word of a longer compound: "zombie shooting arcade game"."""
-    if n.plural or not n.after.endswith("ing"):
-        return False
-    rest = _rest_of_clause(n.text, n.i)
-    return has_listed(rest, "ends-compound") and not has_listed(rest, *STOPS)
-
-
-def is_reported(n: Noun) -> bool:
-    """Doubt about a text that describes no picture: "teachers are generally paid less"."""
-    return has_listed(_rest_of_clause(n.text, n.i)[:2], "report-adverb")
 
 
 def may_be_creature(n: Noun) -> bool:
@@ -697,18 +663,13 @@ def leaves_one_out(text: Text, found: Sequence[PersonPhrase]) -> bool:
 DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
     (is_about_given_picture, EDIT),
     (is_template, NOT_PLAIN),
-    (introduces_name, NAMED),
     (has_one_of_several, NOT_PLAIN),
-    (is_question, NOT_PLAIN),
     (shows_owner, NOT_PLAIN),
 )
 DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
     (is_hidden, NOT_PLAIN),
     (is_absent, NOT_PLAIN),
     (is_of_fiction, NAMED),
-    (is_listed_class, NOT_PLAIN),
-    (is_part_of_thing, NOT_PLAIN),
-    (is_reported, NOT_PLAIN),
     (may_be_creature, NOT_PLAIN),
     (is_uncommon, NOT_PLAIN),
     (is_not_open, NOT_PLAIN),

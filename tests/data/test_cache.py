@@ -132,9 +132,7 @@ def test_a_damaged_shard_is_renamed_and_computed_again(damage: str, tmp_path: Pa
     wrong = path.read_bytes()
     assert wrong != before[str(path.relative_to(tmp_path))]
     again = Counting()
-    with pytest.warns(
-        VldebiasWarning, match=r"shard-00001.safetensors: .* renamed to shard-00001.*corrupt"
-    ):
+    with pytest.warns(VldebiasWarning, match=r"shard-00001.safetensors: .* renamed to .*corrupt"):
         repaired = embed(data, again, tmp_path, shard_size=4)
     assert again.images == 3
     assert np.array_equal(repaired.features, expected.features)

@@ -101,9 +101,7 @@ def test_incomplete_samples_are_counted(tmp_path: Path) -> None:
     (brought.texts_beside(tmp_path) / "3.txt").unlink()
     data, warned = opened(tmp_path / "own")
     assert data.captions == CAPTIONS[:3]
-    assert (
-        "1 of 4 images have no text file next to them and are left out, such as 3.jpg" in warned[0]
-    )
+    assert "1 of 4 images have no text file next to them and are left out" in warned[0]
 
 
 def test_captioned_images_in_formats_that_are_not_read_are_counted(tmp_path: Path) -> None:
@@ -182,35 +180,19 @@ def write(path: Path, content: str | bytes) -> Path:
 @refused(
     ("a.csv", "", "the file is empty"),
     ("a.csv", "\n\n", "the file is empty"),
-    (
-        "a.csv",
-        "a,b\n1,2\n",
-        r"no column for images; expected one of image, .*'a', 'b'.*csv-img-key",
-    ),
+    ("a.csv", "a,b\n1,2\n", "no column for images; .*'a', 'b'.*csv-img-key"),
     ("a.csv", "image,x\n0.jpg,a\n", "no column for captions; .*--caption-column .*csv-caption-key"),
     ("a.csv", "filepath,img,title\nx,y,z\n", "images may be in any .*'filepath', 'img'.*image-col"),
     ("a.csv", "filepath,title,alt\nx,y,z\n", "captions may be in any of .*'title', 'alt'"),
     ("a.csv", "image;caption,x|y\n1;2,3|4\n", "no column for images.*"),
     ("a.csv", "image,caption\n0.jpg,a, b\n", "line 2: expected 2 columns"),
-    (
-        "3m.tsv",
-        "a dog\thttps://x.org/a.jpg\n",
-        "input_format tsv --url_col url .*format webdataset",
-    ),
+    ("3m.tsv", "a dog\thttps://x.org/a.jpg\n", "input_format tsv --url_col url"),
     ("12m.tsv", "url\tcaption\nhttps://x.org/a.jpg\ta dog\n", "img2dataset --url_list .*12m.tsv"),
     ("laion.csv", "TEXT,URL\na dog,http://x.org/a.jpg\n", "--url_col URL --caption_col TEXT"),
-    (
-        "a.jsonl",
-        '{"image": "https://x.org/a", "caption": "c"}\n',
-        "input_format jsonl --url_col im",
-    ),
+    ("a.jsonl", '{"image": "https://x.org/a", "caption": "c"}\n', "jsonl --url_col im"),
     ("a.jsonl", "[1]\n", "a list of objects"),
     ("a.jsonl", '{"image": "0.jpg", "caption": "c"}\n[1]\n', "line 2: expected an object"),
-    (
-        "a.jsonl",
-        '{"image": {"path": "0.jpg"}, "caption": "c"}\n',
-        r"the columns are \['image.path', 'caption'\]; set --image-column",
-    ),
+    ("a.jsonl", '{"image": {"path": "0.jpg"}, "caption": "c"}\n', r"\['image.path', 'caption'\]"),
     ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
     ("a.json", "[1]", "a list of objects"),
     ("a.json", '{"name": "a nurse"}', "expected a list of objects .* has no images, annotations"),
@@ -259,11 +241,7 @@ OBJECTS = [{"image": file, "caption": text} for file, text in ROWS]
     [
         ("lines.json", "\n".join(map(json.dumps, OBJECTS)), None),
         ("list.jsonl", json.dumps(OBJECTS, indent=1), None),
-        (
-            "blank.csv",
-            "image,caption\n0.jpg,a nurse\n1.jpg,a pilot\n,\n,\n",
-            "ignored 2 empty rows",
-        ),
+        ("blank.csv", "image,caption\n0.jpg,a nurse\n1.jpg,a pilot\n,\n,\n", "ignored 2 empty"),
         (
             "listed.csv",
             'image,caption\n0.jpg,"[\'a nurse\']"\n1.jpg,"[""a pilot"", ""a man""]"\n',
@@ -331,10 +309,7 @@ def test_missing_files_raise_errors(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("root", "named"),
     [
-        (
-            "https://example.org/captions.csv",
-            "captions.csv: remote files are not read; download them, and pass their folder",
-        ),
+        ("https://example.org/captions.csv", "captions.csv: remote files are not read"),
         ("", "expected a file, a folder or .* got ''"),
     ],
 )
@@ -469,9 +444,7 @@ def test_captions_of_unlisted_images_are_reported(tmp_path: Path) -> None:
     path.write_text(json.dumps(annotated))
     data, warned = opened(path)
     assert len(data) == N
-    assert any(
-        "1 of 5 captions refer to images that are not listed" in message for message in warned
-    )
+    assert any("1 of 5 captions refer to images" in message for message in warned)
 
 
 @pytest.mark.parametrize("ending", ["", ".jpg"])
@@ -495,9 +468,7 @@ def test_each_line_of_a_text_file_is_a_caption(tmp_path: Path) -> None:
     data, warned = opened(tmp_path)
     assert data.captions == ("a nurse", "ein müder Pilot")
     assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
-    assert any(
-        "2 of 2 text files have several lines, such as 0.txt" in message for message in warned
-    )
+    assert any("2 of 2 text files have several lines" in message for message in warned)
 
 
 def test_a_metadata_csv_with_missing_files_raises_an_error_with_the_first_file(

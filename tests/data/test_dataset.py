@@ -35,36 +35,21 @@ def make(**changes: Any) -> ImageData:
 @refused(
     (lambda: make().column("size"), r"tiny: no column 'size'; the columns are \['label'\]"),
     (lambda: make(ids=("a", "b", "a")), "tiny: expected distinct ids, but 1 are repeated"),
-    (
-        lambda: make(captions=("A",)),
-        r"tiny: expected 3 rows in every column, got \{'captions': 1\}",
-    ),
+    (lambda: make(captions=("A",)), r"3 rows in every column, got \{'captions': 1\}"),
     (lambda: file_images("own", "test", Path(), [], {}), "own: expected images in split 'test'"),
     (
         lambda: embed_images(iter(()), Any),
         "data: expected images with random access, got",
     ),
-    (
-        lambda: embed_images(make(), Any, dtype="int8"),
-        "dtype: expected one of float16, bfloat16, float32, got 'int8'",
-    ),
-    (
-        lambda: embed_images(make(), Any, workers=-1),
-        "shard_size, batch_size, workers: got 1024, 64, -1",
-    ),
+    (lambda: embed_images(make(), Any, dtype="int8"), "dtype: expected one of .*, got 'int8'"),
+    (lambda: embed_images(make(), Any, workers=-1), "workers: got 1024, 64, -1"),
     (lambda: Embeddings.from_arrays([[1.0], [1.0, 2.0]]), r"features: expected numbers \(n, d\)"),
     (
         lambda: Embeddings.from_arrays([[1.0]]).unit.top(torch.ones(1, 1), 2),
         r"queries, k: got \(1, 1\) and 2; expected queries \(q, \d+\) and k from 1 to",
     ),
-    (
-        lambda: save_embeddings("file.npy", Embeddings.from_arrays([[1.0]])),
-        r"file.npy: expected a path that ends in \.npz",
-    ),
-    (
-        lambda: Suspects(np.array([np.nan]), ("a",)),
-        r"scores: expected \(1,\) with some finite values",
-    ),
+    (lambda: save_embeddings("file.npy", Embeddings.from_arrays([[1.0]])), r"ends in \.npz"),
+    (lambda: Suspects(np.array([np.nan]), ("a",)), r"expected \(1,\) with some finite"),
 )
 def test_inconsistent_columns_are_rejected(call: Any) -> None:
     call()
@@ -169,9 +154,7 @@ def test_files_are_read_by_row_on_demand(tmp_path: Path) -> None:
     ],
 )
 def test_paths_that_lead_outside_raise_errors(tmp_path: Path, path: str) -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"1 paths lead outside .* or are not local files, such as"
-    ):
+    with pytest.raises(InvalidInputError, match=r"1 paths lead outside .* or are not local files"):
         file_images("own", "test", tmp_path, ["fine.png", path], {})
     assert (
         file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1]

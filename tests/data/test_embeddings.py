@@ -176,14 +176,9 @@ def test_a_file_written_with_numpy_is_loaded(tmp_path: Path) -> None:
 def test_text_embeddings_are_loaded_from_a_file_without_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
-    with pytest.raises(
-        InvalidInputError,
-        match=r"mine.npz: expected an array 'features', got \['prompts', 'text'\]",
-    ):
+    with pytest.raises(InvalidInputError, match=r"array 'features', got \['prompts', 'text'\]"):
         load_embeddings(tmp_path / "mine.npz")
-    with pytest.raises(
-        InvalidInputError, match=r"\.npz: got no text embeddings; expected .*'prompts'"
-    ):
+    with pytest.raises(InvalidInputError, match=r"\.npz: got no text embeddings; .*'prompts'"):
         load_texts(write(tmp_path, **arrays()))
     with pytest.raises(InvalidInputError, match=r"none.npz: cannot be read"):
         load_texts(tmp_path / "none.npz")
@@ -225,49 +220,22 @@ def test_a_single_string_is_not_treated_as_a_column_of_letters(column: str) -> N
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    (
-        {"features": np.ones((3, 4), dtype=int)},
-        r"features: expected floats \(n, d\), got shape \(3, 4\) with dtype int64",
-    ),
+    ({"features": np.ones((3, 4), dtype=int)}, r"features: .*shape \(3, 4\) with dtype int64"),
     ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got shape \(\)"),
     ({"ids": np.array(["a", "b"])}, r"expected 3 rows in every column, got \{'ids': 2\}"),
     ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got shape \(3,\)"),
-    (
-        {"ids": np.frombuffer(b'{"a": 1}', dtype=np.uint8)},
-        r"'ids': expected strings \(n,\), got shape \(8,\) with dtype uint8",
-    ),
-    (
-        {"captions": np.arange(3, dtype=np.uint8)},
-        "'captions': expected UTF-8 JSON in an array of uint8",
-    ),
-    (
-        {"ids": np.array([Bomb(), 1, "x"], dtype=object)},
-        "'ids' cannot be read .* Python objects are never unpickled",
-    ),
-    (
-        {"ids": np.array([b"a", b"\xff", b"c"])},
-        "'ids': expected strings, got bytes that are not UTF-8",
-    ),
-    (
-        {"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)},
-        "'ids': expected UTF-8 JSON in an array of uint8",
-    ),
+    ({"ids": np.frombuffer(b'{"a": 1}', dtype=np.uint8)}, r"'ids': .* \(8,\) with dtype uint8"),
+    ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON"),
+    ({"ids": np.array([Bomb(), 1, "x"], dtype=object)}, "Python objects are never unpickled"),
+    ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': .*bytes that are not UTF-8"),
+    ({"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "'ids': expected UTF-8 JSON"),
     ({"label.g": np.array([0.5, 1, 2])}, "'label.g': expected strings or integers, got float64"),
     ({"label.g": np.array([0, 1])}, r"expected 3 rows in every column, got \{'g': 2\}"),
-    (
-        {"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])},
-        "'label.g': expected codes -1",
-    ),
+    ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': .*codes -1"),
     ({"text": np.ones((2, 4))}, r"'text': expected floats \(0, 4\)"),
     ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\).* got shape \(0,\)"),
-    (
-        {"text": np.ones((1, 5)), "prompts": np.array(["a"])},
-        r"'text': expected floats \(1, 4\).* got shape \(1, 5\)",
-    ),
-    (
-        {"text": np.eye(2, 4), "prompts": np.array(["a", "a"])},
-        "'prompts': 'a' occurs twice with different",
-    ),
+    ({"text": np.ones((1, 5)), "prompts": np.array(["a"])}, r"'text': .* got shape \(1, 5\)"),
+    ({"text": np.eye(2, 4), "prompts": np.array(["a", "a"])}, "'prompts': 'a' occurs twice"),
     ({"about": np.array("[1]")}, "'about': expected a JSON object, got list"),
 ]
 

@@ -295,36 +295,17 @@ def test_the_image_column_is_found_by_name_or_by_type(
 
 
 @refused(
-    (
-        "no/where",
-        {},
-        "no/where: cannot be opened: there is no such file or folder, and .*Expected a dataset id",
-    ),
+    ("no/where", {}, "no/where: cannot be opened: .*Expected a dataset id"),
     ("{}/a.tar", {}, "a.tar: cannot be opened: .*Expected a webdataset tar"),
-    (
-        "{}/a.*",
-        {},
-        (
-            r"expected files ending in .parquet or .arrow or .tar, got \['.tar', '.txt'\]; .* as"
-            r" 'manifest'"
-        ),
-    ),
+    ("{}/a.*", {}, r"got \['.tar', '.txt'\]; .* as 'manifest'"),
     ("{}/two.parquet", {"split": "test"}, "expected split train or all, got 'test'"),
-    (
-        "{}/two.parquet",
-        {},
-        r"images may be in any of \['jpg', 'png'\]; choose one of .* with --image-column",
-    ),
+    ("{}/two.parquet", {}, r"any of \['jpg', 'png'\]; .*--image-column"),
     (
         "{}/none.parquet",
         {},
         r"no image column; choose one of \['txt'\] with --image-column",
     ),
-    (
-        "{}/none.parquet",
-        {"image": "txt", "labels": "sex"},
-        r"no column 'sex'; the columns are \['txt'\]; choose from these",
-    ),
+    ("{}/none.parquet", {"image": "txt", "labels": "sex"}, r"no column 'sex'; .*\['txt'\]"),
 )
 def test_data_that_cannot_be_opened_raises_an_error_with_the_reason(
     tmp_path: Path, root: str, options: dict[str, Any]

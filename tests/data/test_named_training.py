@@ -1,18 +1,14 @@
 """Test fine-tuning on named data sets with their classes, groups and splits, with tiny images."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from data_parts import celeba
-from typer.testing import CliRunner
 
-from vldebias.cli import app
 from vldebias.data import open_data
 from vldebias.data.catalog import BUILT_IN, DataSet
 from vldebias.errors import InvalidInputError
-from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import load_settings
 
@@ -68,17 +64,11 @@ def test_defaults_of_a_named_data_set_can_be_overridden() -> None:
     elsewhere = load_settings(data="waterbirds", val_data="others.csv")
     assert (elsewhere.val_split, elsewhere.group) == (None, "place")
     assert load_settings(data="fairface", views="two", val_split=None).caption_template is None
-    with pytest.raises(
-        InvalidInputError, match=r"fairface: expected label.* gender or race or age"
-    ):
+    with pytest.raises(InvalidInputError, match=r"expected label.* gender or race or age"):
         load_settings(data="fairface")
-    with pytest.raises(
-        InvalidInputError, match=r"data_root .* would have no effect; it needs data: waterbirds"
-    ):
+    with pytest.raises(InvalidInputError, match=r"data_root .* it needs data: waterbirds"):
         load_settings(data="birds", data_root="x")
-    with pytest.raises(
-        InvalidInputError, match=r"streaming .* would have no effect; it needs your own data"
-    ):
+    with pytest.raises(InvalidInputError, match=r"streaming .* it needs your own data"):
         load_settings(data="waterbirds", streaming=True)
 
 
@@ -156,34 +146,3 @@ def test_every_declared_data_set_has_a_reader_and_describes_its_folder(
     with pytest.raises(InvalidInputError, match=f"{data_set.name}: no data folder") as error:
         open_data(data_set.name)
     assert data_set.layout in str(error.value)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_charts")
-@pytest.mark.parametrize("name", list(PAPER_DATA_SETS))
-def test_all_commands_run_from_training_to_the_page(
-    name: str, stand_ins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Train with group DRO on the layout of the release, then evaluate the model, as in the
-    tutorial."""
-    monkeypatch.chdir(stand_ins)
-    given, columns = PAPER_DATA_SETS[name]
-    command = ["train", "--data", name, "--data-root", ".", "--tune", "heads", "--cpu"]
-    command += ["--steps", "2", "--batch-size", "4", "--set", f"group_dro={columns}"]
-    for setting, value in given.items():
-        command += ["--set", f"{setting}={value}"]
-    ran = CliRunner().invoke(app, [*command, "--out", "run"])
-    assert ran.exit_code == 0, (ran.output, ran.exception)
-    outcome = json.loads(Path("run/run.json").read_text())
-    assert {"zero_shot_accuracy", "zero_shot_worst_group"} <= set(outcome["after"])
-    assert Path("run/pairs.html").is_file()
-
-    measured = ["eval", name, "--data-root", ".", "--model", "run/model", "--out", "after"]
-    if name == "fairface":  # the protocol of this suite ranks a thousand images
-        return
-    ran = CliRunner().invoke(app, measured)
-    assert ran.exit_code == 0, (ran.output, ran.exception)
-    assert Path("after/index.html").is_file()
-    result = Result.read(Path("after/result.json"))
-    assert result.row(name, "worst_group", "none").n["images"] == 8
-    assert "published" not in Path("after/index.html").read_text()

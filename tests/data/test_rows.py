@@ -116,9 +116,7 @@ def test_selected_and_changed_rows_match_those_of_the_full_array(selection: Any)
 def test_zero_rows_are_reported(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
-    with pytest.raises(
-        InvalidInputError, match=r"1 of 40 rows are zero or not finite, such as \['row 43'\]"
-    ):
+    with pytest.raises(InvalidInputError, match=r"1 of 40 rows are zero or .*\['row 43'\]"):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan
     selected = Embeddings.from_arrays(broken, ids=[f"image {i}" for i in range(300)]).unit.select(

@@ -56,30 +56,10 @@ def test_every_data_set_opens_by_name_with_its_usual_split(
 
 
 @refused(
-    (
-        "waterbird",
-        ".",
-        {},
-        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? Expected one of captions, ",
-    ),
-    (
-        "birds",
-        ".",
-        {},
-        r"open the worlds 'birds' and 'portraits' with vldebias.miniature.open_world",
-    ),
-    (
-        "waterbirds",
-        ".",
-        {"pad": 1},
-        r"waterbirds: unknown options \['pad'\]; expected none for this data set",
-    ),
-    (
-        "manifest",
-        ".",
-        {"pad": 1},
-        r"manifest: unknown options \['pad'\]; expected image, caption, labels",
-    ),
+    ("waterbird", ".", {}, "'waterbird'; did you mean 'waterbirds'"),
+    ("birds", ".", {}, "vldebias.miniature.open_world"),
+    ("waterbirds", ".", {"pad": 1}, r"unknown options \['pad'\]; expected none"),
+    ("manifest", ".", {"pad": 1}, r"unknown options \['pad'\]; expected image, caption"),
     ("celeba", "no/where", {}, "celeba: no/where .* list_attr_celeba .* mmlab"),
     ("celeba", None, {}, "celeba: .* list_attr_celeba .* mmlab"),
 )
@@ -168,32 +148,12 @@ def test_every_layout_of_celeba_gives_the_same_data(tmp_path: Path, layout: str)
 
 
 @refused(
-    (
-        "list_attr_celeba.txt",
-        "000003.jpg",
-        "000003.jpg 1",
-        "a file name and 40 values, got .*000003.jpg 1",
-    ),
+    ("list_attr_celeba.txt", "000003.jpg", "000003.jpg 1", "40 values, got .*000003"),
     ("list_attr_celeba.txt", " Male ", " Sex ", r"'Male'.*'5_o_Clock"),
     ("list_attr_celeba.txt", "", None, r"list_attr_celeba\.txt: expected"),
-    (
-        "list_attr_celeba.txt",
-        "-1",
-        "-2",
-        r"column '.*': expected one of \['-1', '0', '1'\], got \['-2'\]",
-    ),
-    (
-        "list_eval_partition.txt",
-        "000005.jpg 1\n",
-        "",
-        r"1 images with attributes have none, such as \['000005",
-    ),
-    (
-        "list_eval_partition.txt",
-        ".jpg 2",
-        ".jpg 7",
-        r"expected one of \['0', '1', '2'\], got \['7'\]",
-    ),
+    ("list_attr_celeba.txt", "-1", "-2", r"expected one of \['-1', '0', '1'\], got \['-2'\]"),
+    ("list_eval_partition.txt", "000005.jpg 1\n", "", r"have none, such as \['000005"),
+    ("list_eval_partition.txt", ".jpg 2", ".jpg 7", r"\['0', '1', '2'\], got \['7'\]"),
 )
 def test_celeba_can_be_read_from_a_different_table(
     tmp_path: Path, file: str, old: str, new: str | None
@@ -306,10 +266,7 @@ def test_rows_per_caption_and_lists_of_captions_are_joined_to_images(tmp_path: P
 
 
 @refused(
-    (
-        {"split": "val", "split_column": "part"},
-        "own.csv: expected split test or train or all, got 'val'",
-    ),
+    ({"split": "val", "split_column": "part"}, "split test or train or all, got 'val'"),
     ({"split": "test"}, "own.csv: split 'test' requires split_column"),
     ({"image": "tone"}, "own.csv: expected an image in every row, but 1 cells of column 'tone'"),
 )

@@ -103,10 +103,7 @@ def test_numbers_are_values_regardless_of_sign_and_may_index_names(column: list[
 
 
 @refused(
-    (
-        lambda: Labels(np.zeros((2, 2), int), ("a",)),
-        r"expected integer codes \(n,\), got shape \(2, 2\)",
-    ),
+    (lambda: Labels(np.zeros((2, 2), int), ("a",)), r"got shape \(2, 2\)"),
     (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
     (lambda: Labels(np.array([0]), ("a", "a")), "expected distinct names"),
@@ -116,10 +113,7 @@ def test_numbers_are_values_regardless_of_sign_and_may_index_names(column: list[
     (lambda: Labels.from_array([["a"], ["b", "c"]]), "got lists of different lengths"),
     (lambda: Labels.from_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
     (lambda: Labels.from_array([2], ["a", "b"]), r"got \[2\]"),
-    (
-        lambda: Labels.from_values(["a", "x"], ["a", "b"]),
-        r"expected one of \['a', 'b'\], got \['x'\]",
-    ),
+    (lambda: Labels.from_values(["a", "x"], ["a", "b"]), r"\['a', 'b'\], got \['x'\]"),
     (
         lambda: cross(Labels.from_values(["a"]), Labels.from_values("ab")),
         r"same length, got \[1, 2\]",
@@ -144,6 +138,7 @@ def test_invalid_labels_raise_errors(call: Callable[[], object]) -> None:
         (["a b", "a  b ", "f"] * 5, [r"'a  b ' and 'a b' differ"]),
         (["None", "NaN", "f"] * 5, [r"'NaN' and 'None'; .* set unknown='NaN'"]),
         ([-99, 0, 1] * 5, [r"named '-99'"]),
+        ([255, 0, 1] * 5, [r"named '255'; .* set unknown='255'"]),
         ([99, 98, 97] * 5, []),  # ages
         # This column names every row rather than a small group.
         (Labels(np.zeros(9, int), ("a", "b")), []),
@@ -263,16 +258,8 @@ def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
     ("a.csv", b'a,b\n1,"2"2\n', "a.csv: line 2"),
     ("a.csv", b"a,b\n1,2\n3,\x004\n", "a.csv: line 3"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice"),
-    (
-        "a.jsonl",
-        b'{"a": 1}\n{"a": "x"}\n',
-        "column 'a': row 2 has a string, 'x', and an earlier row a number, '1'; write the same",
-    ),
-    (
-        "a.jsonl",
-        b'{"a": "x"}\n{"a": null}\n{"a": ["y"]}\n',
-        r"'a': row 3 has a list, .*a string, 'x'; write a single string as a list, \[\"a str",
-    ),
+    ("a.jsonl", b'{"a": 1}\n{"a": "x"}\n', "'a': row 2 has a string, .* a number, '1'"),
+    ("a.jsonl", b'{"a": "x"}\n{"a": null}\n{"a": ["y"]}\n', r"'a': row 3 .* as a list, \[\"a str"),
     ("a.json", b'[{"a": ["x"]}, {"a": "y"}]', "'a': row 2 has a string, 'y', and .* a list"),
     ("a.json", b'[{"a": ["x"]}, {"a": [1]}]', r"column 'a\[\]': row 2 has a number"),
     ("a.jsonl", b'{"a": {"b": 1}}\n{"a": {"b": "x"}}\n', "column 'a.b': row 2 has a string"),
@@ -339,11 +326,7 @@ def test_rows_of_the_same_image_are_joined_in_order() -> None:
 
 @refused(
     ([], {}, "own: expected distinct images, but 3 rows repeat an earlier image, such as 'a'"),
-    (
-        CELLS,
-        {"kind": [0, 1, 0, 1, 0, 0]},
-        "own: column 'kind': .* the rows of image 'b' have different values",
-    ),
+    (CELLS, {"kind": [0, 1, 0, 1, 0, 0]}, "'kind': .* rows of image 'b' have different"),
 )
 def test_rows_that_cannot_be_joined_raise_errors(
     captions: list[str], labels: dict[str, list[int]]
@@ -361,14 +344,8 @@ def test_placeholders_are_not_captions() -> None:
 
 @refused(
     (["a dog"] * 4, "own: .* all 4 captions are 'a dog'"),
-    (
-        ["17", "3,5", "-2.0", "a dog"],
-        r"own: 3 of 4 captions \(75%\) are numbers, such as \['17'\].*Do this",
-    ),
-    (
-        ["x/IMG_1.JPG", "2.png", "a dog"],
-        r"own: 2 of 3 captions \(67%\) are file names, such as \['x/IMG_1.JPG'\]",
-    ),
+    (["17", "3,5", "-2.0", "a dog"], r"3 of 4 captions \(75%\) are numbers, .*Do this"),
+    (["x/IMG_1.JPG", "2.png", "a dog"], r"2 of 3 captions \(67%\) are file names"),
 )
 def test_captions_without_words_warn_or_raise_errors(captions: list[str]) -> None:
     check_captions("own", captions, "Do this")

@@ -1,10 +1,14 @@
-"""Provide two small prompt sets and images."""
+"""Provide two small prompt sets, images and a pipeline with balanced prompts."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import diffusers_tiny
 import pytest
 import torch
 from tiny_tokenizers import JOBS
 
+from vldebias.api import debias
 from vldebias.prompts import PromptSet
 
 
@@ -28,3 +32,14 @@ def age() -> PromptSet:
 @pytest.fixture
 def images() -> torch.Tensor:
     return torch.randn(3, 3, 32, 32)
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return diffusers_tiny.sd()
+
+
+@pytest.fixture
+def attachment(pipe: Any) -> Iterator[Any]:
+    with debias(pipe, "gender") as attachment:
+        yield attachment

@@ -183,9 +183,7 @@ def test_mismatched_texts_and_roles_are_rejected(tower: Tower) -> None:
             attachment.apply("pooled", torch.randn(2, 6))
     attachment = attach(tower, stated_words=["woman"])
     for texts in (["a", "b", "c"], []):
-        with pytest.raises(
-            InvalidInputError, match=rf"Tower: got 4 embeddings for {len(texts)} prompts"
-        ):
+        with pytest.raises(InvalidInputError, match=rf"got 4 embeddings for {len(texts)} prompts"):
             attachment.apply("text", torch.randn(4, 6), lambda texts=texts: texts)
     attachment.remove()
 
@@ -217,9 +215,7 @@ def test_an_edit_that_depends_on_prompts_requires_them(tower: Tower) -> None:
         )
         with pytest.raises(InvalidInputError, match="pass one prompt per row"):
             attachment.apply("text", torch.randn(4, 6))
-        with pytest.raises(
-            VldebiasError, match=r"FixedRewrite \(reads\) is not a single linear map"
-        ):
+        with pytest.raises(VldebiasError, match=r"FixedRewrite \(reads\) is not a single"):
             attachment.merge()
 
 
@@ -352,10 +348,7 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
     assert attachment.state == "merged"
     assert vars(tower) == {}
     assert attachment_of(tower) is None
-    with pytest.raises(
-        VldebiasError,
-        match=r"Tower: merge\(\) made the projection part of the weights, so .*; reload",
-    ):
+    with pytest.raises(VldebiasError, match=r"merge\(\) made the projection .*; reload"):
         attachment.remove()
     with pytest.raises(VldebiasError, match="cannot merge an attachment that is merged"):
         attachment.merge()
@@ -363,9 +356,7 @@ def test_merge_passes_the_projections_and_removes_all_hooks(tower: Tower) -> Non
         attach(tower)
     foreign_host = TowerHost(Tower())
     foreign_host.merge = lambda edits, strength: Host.merge(foreign_host, edits, strength)
-    with pytest.raises(
-        UnsupportedHostError, match="Tower: cannot merge, because the layer that produces"
-    ):
+    with pytest.raises(UnsupportedHostError, match="cannot merge, because the layer that produces"):
         EditAttachment(foreign_host, {"text": PROJECTION}).merge()
 
 
@@ -397,9 +388,7 @@ def test_an_entry_point_registers_a_host(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(HOSTS, "_searched", False)
     assert isinstance(resolve(Tower()), TowerHost)
-    with pytest.raises(
-        UnsupportedHostError, match=r"transformers, diffusers or test_attachment\.\n"
-    ):
+    with pytest.raises(UnsupportedHostError, match=r"diffusers or test_attachment\.\n"):
         resolve(nn.Linear(2, 2))
 
 

@@ -188,22 +188,6 @@ def test_a_block_for_single_prompts_warns_that_images_share_a_value():
     )
 
 
-def test_the_second_text_of_a_prompt_gets_the_same_value():
-    pipe = tiny.sdxl()
-    read = []
-    original = type(pipe).encode_prompt
-
-    def encode_prompt(self, prompt, prompt_2=None, **options):
-        read.append((prompt, prompt_2))
-        return original(self, prompt, prompt_2, **options)
-
-    pipe.encode_prompt = encode_prompt.__get__(pipe)
-    attachment = balanced(pipe)
-    tiny.draw(pipe, "A photo of a nurse.", prompt_2="a drawing of a doctor")
-    (value,) = attachment.sampled
-    assert read == [(f"A photo of a {value} nurse.", f"a drawing of a {value} doctor")]
-
-
 def test_a_passed_batch_size_becomes_the_number_of_images():
     call = {
         "prompt": ["nurse", "pilot"],
@@ -276,10 +260,7 @@ def test_unknown_embeddings_stay_unchanged_with_a_warning():
 
 def test_balanced_prompts_are_not_an_edit():
     pipe = tiny.sd()
-    with pytest.raises(
-        UnsupportedHostError,
-        match="CLIP: balanced prompts are only supported for diffusers pipelines",
-    ):
+    with pytest.raises(UnsupportedHostError, match=r"CLIP: .* only supported for diffusers"):
         balanced(make_clip())
     with pytest.raises(InvalidInputError, match="cali"):
         fit_projections(pipe, SET, method="balanced-prompts")

@@ -192,9 +192,7 @@ def test_the_tokenizer_of_the_checkpoint_is_found(
 ) -> None:
     clip.host.save_pretrained(tmp_path)
     loaded = transformers.CLIPModel.from_pretrained(tmp_path)
-    with pytest.raises(
-        InvalidInputError, match=rf"found no tokenizer in .{tmp_path}.*pass tokenizer="
-    ):
+    with pytest.raises(InvalidInputError, match=rf"no tokenizer in .{tmp_path}.*pass tokenizer="):
         vldebias.debias(loaded, gender)
     clip.tokenizer.save_pretrained(tmp_path)
     with vldebias.debias(loaded, gender) as attachment:
@@ -259,10 +257,7 @@ def test_adapters_are_supported_or_rejected(clip: Transformers, gender: PromptSe
     wrapped = peft.get_peft_model(
         clip.host, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     )
-    with pytest.raises(
-        UnsupportedHostError,
-        match=r"PeftModel: .*pass the wrapped model, model\.get_base_model\(\)",
-    ):
+    with pytest.raises(UnsupportedHostError, match=r"PeftModel: .*model\.get_base_model\(\)"):
         vldebias.debias(wrapped, gender, tokenizer=clip.tokenizer)
     clip.host = wrapped.get_base_model()
     base = clip.features()
@@ -353,18 +348,11 @@ def test_ids_are_decoded_to_their_text(text: str) -> None:
 
 
 def test_tokenizers_of_open_clip_are_decoded(gender: PromptSet) -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"vocabulary 1000 .*pass tokenizer=open_clip\.get_tokenizer"
-    ):
+    with pytest.raises(InvalidInputError, match=r"vocabulary 1000 .*open_clip\.get_tokenizer"):
         vldebias.debias(make_clip(vocab_size=1000), gender)
-    with pytest.raises(
-        InvalidInputError,
-        match=r"expected a tokenizer from open_clip\.get_tokenizer.*, got function",
-    ):
+    with pytest.raises(InvalidInputError, match=r"from open_clip\.get_tokenizer.*, got function"):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
-    with pytest.raises(
-        InvalidInputError, match=r"expected ids below 2562, the vocabulary size of CLIP"
-    ):
+    with pytest.raises(InvalidInputError, match=r"ids below 2562, the vocabulary size of CLIP"):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.SimpleTokenizer())
     vldebias.debias(make_clip(vocab_size=49408), gender).remove()
 

@@ -19,17 +19,6 @@ OPEN = "A photo of a nurse."
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-@pytest.fixture(scope="module")
-def pipe():
-    return tiny.sd()
-
-
-@pytest.fixture
-def attachment(pipe):
-    with debias(pipe, "gender") as attachment:
-        yield attachment
-
-
 def encoded(pipe, attachment, prompt):
     """Encode a prompt; return the recorded value, and the value in the embeddings."""
     embeddings = pipe.encode_prompt(prompt, "cpu", 1, False)[0]

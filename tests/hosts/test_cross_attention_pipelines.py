@@ -3,7 +3,6 @@ slicing, other processors and perturbed attention. Only the rows of the prompt c
 is bit-identical."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -227,8 +226,7 @@ def test_a_replaced_denoiser_is_noticed(edit: Any) -> None:
     with pytest.warns(VldebiasWarning, match=r"pipe\.unet was replaced .*; call attachment\.rem"):
         torch.testing.assert_close(draw(pipe, Case(tiny.sd), GUIDED), bare)
     assert attachment.sampled == []
-    with warnings.catch_warnings(action="error"):
-        draw(pipe, Case(tiny.sd), GUIDED)
+    draw(pipe, Case(tiny.sd), GUIDED)  # a second warning would be an error
     pipe.unet = copy.deepcopy(other)
     with pytest.warns(VldebiasWarning, match=r"pipe\.unet was replaced 2 times .*; call attach"):
         draw(pipe, Case(tiny.sd), GUIDED)

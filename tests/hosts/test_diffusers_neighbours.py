@@ -94,9 +94,7 @@ def test_a_projection_fitted_with_different_adapters_warns(lora, tmp_path):
                 tiny.encode(pipe)
             assert len(caught) == warnings_due
     for host, projection in ((pipe, without_lora), (plain, with_lora)):
-        with pytest.warns(
-            VldebiasWarning, match=r"different adapters \(LoRA\) .*; fit it again on this host"
-        ):
+        with pytest.warns(VldebiasWarning, match=r"different adapters \(LoRA\) .*; fit it again"):
             debias(host, projection).remove()
     pipe.disable_lora()
     debias(pipe, without_lora).remove()
@@ -142,22 +140,6 @@ def _other_weights(pipe):
     pipe.text_encoder.load_state_dict({name: 1.01 * value for name, value in weights.items()})
 
 
-@pytest.mark.parametrize(
-    "change", [_other_scale, _fused_with_another_scale, _other_encoder, _other_weights]
-)
-def test_a_changed_text_encoder_is_noticed(lora, change, recwarn):
-    pipe = tiny.with_own_components(tiny.sd())
-    _load(pipe, lora)
-    debias(pipe, tiny.gender(), method="cali")
-    tiny.encode(pipe)
-    recwarn.clear()
-    tiny.encode(pipe)
-    assert not recwarn.list
-    change(pipe)
-    with pytest.warns(VldebiasWarning, match=r"^.*the text encoder, its weights or its adapters"):
-        tiny.encode(pipe)
-
-
 def test_each_change_of_the_text_encoder_is_reported_once(lora):
     pipe = tiny.with_own_components(tiny.sd())
     _load(pipe, lora)
@@ -168,8 +150,8 @@ def test_each_change_of_the_text_encoder_is_reported_once(lora):
         with warnings.catch_warnings(record=True, action="always") as caught:
             tiny.encode(pipe)
         messages += [str(warning.message) for warning in caught if "attached" in str(warning)]
-        with warnings.catch_warnings(action="error"):
-            tiny.encode(pipe)
+        tiny.encode(pipe)  # a warning would be an error
+    assert all("the text encoder, its weights or its adapters" in text for text in messages)
     # Python would hide a repeated message.
     assert len(set(messages)) == len(messages) == 4
 
@@ -262,27 +244,24 @@ def test_a_shared_encoder_warns_once_with_advice(make):
     bare = tiny.encode(tiny.sd())
     with pytest.warns(VldebiasWarning, match=r"debias\(other, attachment\.projections\)"):
         assert tiny.equal_tensors(tiny.encode(rebuilt), bare)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tiny.encode(rebuilt)
-        tiny.encode(pipe)
-        with debias(rebuilt, attachment.projections):
-            assert tiny.equal_tensors(tiny.encode(rebuilt), tiny.encode(pipe))
+    tiny.encode(rebuilt)  # a second warning would be an error
+    tiny.encode(pipe)
+    with debias(rebuilt, attachment.projections):
+        assert tiny.equal_tensors(tiny.encode(rebuilt), tiny.encode(pipe))
 
 
 def test_valid_calls_and_fits_do_not_warn():
+    """A warning would be an error."""
     pipe = tiny.sd()
     rebuilt = _components(pipe)
     attachment = debias(pipe, tiny.gender(), method="cali")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        debias(rebuilt, tiny.gender(), method="cali").remove()
-        with attachment.disabled():
-            tiny.encode(rebuilt)
-        attachment.strength = 0
+    debias(rebuilt, tiny.gender(), method="cali").remove()
+    with attachment.disabled():
         tiny.encode(rebuilt)
-        attachment.remove()
-        tiny.encode(rebuilt)
+    attachment.strength = 0
+    tiny.encode(rebuilt)
+    attachment.remove()
+    tiny.encode(rebuilt)
 
 
 @pytest.mark.parametrize("method", ["cali", "balanced-prompts"])

@@ -13,17 +13,6 @@ OPEN = "A photo of a nurse."
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-@pytest.fixture(scope="module")
-def pipe():
-    return tiny.sd()
-
-
-@pytest.fixture
-def attachment(pipe):
-    with debias(pipe, "gender") as attachment:
-        yield attachment
-
-
 def encode(pipe, prompt, images=1):
     return pipe.encode_prompt(prompt, "cpu", images, False)[0]
 

@@ -199,9 +199,7 @@ def test_only_one_attachment_is_allowed_and_none_remains_after_an_error(
     target = example.host.encode_prompt if example.resolve().generative else example.host
     with pytest.raises(VldebiasError, match=r"\.remove\(\)"):
         pickle.dumps(target)
-    with pytest.raises(
-        AlreadyAttachedError, match=r"already has .*tiny-gender.*\.remove\(\).*list of prompt"
-    ):
+    with pytest.raises(AlreadyAttachedError, match=r"already has .*tiny-gender.*list of prompt"):
         example.debias(age)
     with pytest.raises(ZeroDivisionError), attachment:
         _ = 1 / 0
@@ -242,9 +240,7 @@ def test_saved_edits_can_be_attached_and_edits_for_other_models_are_rejected(
             VldebiasError, match=rf"has the roles \['{role}', .*no edit for \['{[*edits][1]}'\]"
         ):
             example.debias({role: edit})
-    with pytest.raises(
-        ProjectionMismatchError, match=rf"belongs to space 'moon', not '{host.space(role)}'"
-    ):
+    with pytest.raises(ProjectionMismatchError, match=rf"space 'moon', not '{host.space(role)}'"):
         host.check(role, edit.with_provenance(space="moon"))
     with pytest.raises(
         ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, but '{role}' has {edit.dim}"

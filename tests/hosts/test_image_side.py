@@ -153,9 +153,7 @@ def test_merged_equals_attached_or_is_rejected(name: str, side: str, gender: Pro
     }
     assert any(key.startswith("visual") for key in changed)
     assert (len(changed) == 1) is (side == "image")
-    with pytest.raises(
-        AlreadyAttachedError, match="its weights already contain a merged projection"
-    ):
+    with pytest.raises(AlreadyAttachedError, match="already contain a merged projection"):
         subject.debias(gender)
 
 
@@ -234,9 +232,7 @@ def test_projections_for_other_image_towers_are_rejected(gender: PromptSet) -> N
     vldebias.debias(seeing, projection, **known).remove()
     for side in ("image", "both"):
         vldebias.debias(copy.deepcopy(model).half(), projection, side=side, **known).remove()
-        with pytest.raises(
-            ProjectionMismatchError, match=r"CLIP: .*different image tower.*fit it again"
-        ):
+        with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*different image tower.*again"):
             vldebias.debias(seeing, projection, side=side, **known)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on different weights"):
             vldebias.debias(reading, projection, side=side, **known)

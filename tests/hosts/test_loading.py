@@ -64,10 +64,7 @@ def test_loading_errors_are_explained(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(InvalidInputError, match="either --model"):
             load_host(**arguments)
     for options, message in (
-        (
-            ("miniature", None, None),
-            "^dtype: expected one of float32, float16, bfloat16, got 'int8'",
-        ),
+        (("miniature", None, None), "^dtype: expected one of float32, .*, got 'int8'"),
         (("nosuch", "tag"), "^'nosuch' is not an open_clip architecture"),
         (
             ("plain", "tag"),

@@ -26,11 +26,6 @@ def attach(pipe, **options):
     return debias(pipe, "gender", method=Balanced(seed=0), **options)
 
 
-@pytest.fixture(scope="module")
-def pipe():
-    return tiny.sd()
-
-
 @pytest.fixture
 def attachment(pipe):
     with attach(pipe) as attachment:

@@ -205,14 +205,9 @@ def test_indistinguishable_pipelines_are_rejected(name, build):
 def test_truncated_prompts_and_unknown_roles_are_rejected(build):
     host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
     assert host.embed([PLAIN], "sequence").shape == (1, 32)
-    with pytest.raises(
-        UnsupportedHostError,
-        match="the token that ends a prompt is not among the tokens of prompt_embeds",
-    ):
+    with pytest.raises(UnsupportedHostError, match="the token that ends a prompt is not among"):
         host.embed([f"{PLAIN} " * 12], "sequence")
-    with pytest.raises(
-        InvalidInputError, match=r"expected one of the roles \['sequence'\], got 'pooled'"
-    ):
+    with pytest.raises(InvalidInputError, match=r"the roles \['sequence'\], got 'pooled'"):
         host.embed([PLAIN], "pooled")
 
 

@@ -397,9 +397,7 @@ def test_a_default_that_is_an_edit_on_the_pipeline_is_rejected(tmp_path: Path) -
     pipe = sd(StableDiffusionImg2ImgPipeline)
     made = generation_task.plan(identity(pipe))
     assert made.variants["default"]["method"] == "balanced-prompts"
-    with pytest.raises(
-        InvalidInputError, match="only edits existing images or videos, so the default is an"
-    ):
+    with pytest.raises(InvalidInputError, match=r"only edits existing images .* default is an"):
         generate(pipe, made, generation_task.resolved_variants, tmp_path)
     assert not contents(tmp_path)
     for variant in (Variant(method="cali"), Variant(method="default", attribute=("waterbirds",))):

@@ -199,10 +199,7 @@ of_items = losses.NUCLR(4, temperature=0.05)
 @refused(
     (lambda: losses.GroupWeights(1), "^groups: "),
     (lambda: losses.GroupWeights(2, step=0), "^step: "),
-    (
-        lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)),
-        "^groups: expected numbers from 0 to 1, got 2",
-    ),
+    (lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)), "^groups: .* 0 to 1, got 2"),
     (lambda: losses.GroupWeights(2.5), "^groups: .* whole number"),
     (calling("rince", q=0.0), "^q: "),
     (calling("rince", q="0.5"), "^q: .* got '0.5'"),
@@ -316,12 +313,6 @@ def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
         )
     # The sigmoid loss learns its temperature and its bias.
     assert len(list(losses.Sigmoid(temperature=0.1).parameters())) == 2
-
-
-def test_lam_of_rince_is_one_over_the_rows_that_an_anchor_is_compared_with() -> None:
-    x, y = _features()
-    given = losses.rince(x, y, temperature=0.2, q=0.5, lam=1 / 7)
-    torch.testing.assert_close(losses.rince(x, y, temperature=0.2, q=0.5), given)
 
 
 @pytest.mark.parametrize("name", sorted(losses.LOSSES))

@@ -165,25 +165,16 @@ def declared(module: Any = None, **changed: Any) -> Loss:
         (lambda: register_loss(made(plain)), r"expected a vldebias.losses.catalog.Loss"),
         (lambda: register_loss(declared(name="my loss")), "without spaces or commas"),
         (lambda: register_loss(declared(name="rince")), "'rince': this name is taken by"),
-        (
-            lambda: declared(plain),
-            r"'plain', which is not a class; derive .* function = staticmethod\(plain\)",
-        ),
+        (lambda: declared(plain), "'plain', which is not a class; .*staticmethod"),
         (lambda: declared(nn.Linear), "Linear has no from_settings; derive it from .*Contrastive"),
         (lambda: declared(made(None)), "Made.function: got None; write .* staticmethod"),
-        (
-            lambda: declared(made(without_options)),
-            r"a function of \(image_features, text_features, temperature=.*, got .* signature",
-        ),
+        (lambda: declared(made(without_options)), "temperature=.*, got .* signature"),
         (lambda: declared(made(plain), reads="labels"), "expected .*text_features, labels, "),
         (lambda: declared(reads="names"), r"reads: got 'names'; expected one of"),
         (lambda: declared(settings=Needs), "the settings push have no default"),
         (lambda: declared(settings={"push": 1}), "expected a class derived from pydantic"),
         (lambda: declared(summary=""), "summary is empty"),
-        (
-            lambda: declared("vldebias.losses:Rince").load_module(),
-            "expected the import path of an existing class",
-        ),
+        (lambda: declared("vldebias.losses:Rince").load_module(), "path of an existing class"),
         (lambda: declared("vldebias.losses").load_module(), "'package.module:Name'"),
     ],
 )

@@ -63,13 +63,6 @@ def test_half_precision_is_close_to_float32(name, form, precision):
     assert not torch.equal(gradients[0], exact_gradients[0])
 
 
-def test_autocast_does_not_round_anything_on_a_cpu():
-    images, texts = pairs()
-    exact = losses.info_nce(images, texts, temperature=0.07, precision="float32")
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(losses.info_nce(images, texts, temperature=0.07), exact)
-
-
 def test_an_unknown_similarity_precision_raises_an_error():
     images, texts = pairs()
     with pytest.raises(losses.checks.InvalidInputError, match="precision"):

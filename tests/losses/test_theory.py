@@ -13,7 +13,6 @@ from slow_losses import unit_rows
 from torch import Tensor, nn
 
 from apps.diagnose.diagnosis import margins
-from eval.experiments.label_margins import medians
 from vldebias import losses
 from vldebias.metrics import k_variance
 
@@ -591,22 +590,6 @@ def correction_weights(p: float, m: int) -> np.ndarray:
     return np.linalg.solve(p * q + (1 - p) * q[::-1], np.eye(m + 1)[1])
 
 
-def test_lemma_5_of_spread_noise_mixes_the_triplet_loss_with_three_others() -> None:
-    p = 0.8
-    noisy = sum(
-        weight * (mean_log_sum(scores, positive, negative) - mean_score(scores, positive))
-        for scores, weight, positive, negative in noisy_draws(p)
-    )
-    mixture = 0.0
-    for scores, weight, same, other in noisy_draws(1.0):
-        draws = ((same, other), (same, same), (other, other), (other, same))
-        shares = (p**3 + (1 - p) ** 3, *[p * (1 - p)] * 3)
-        for share, (first, second) in zip(shares, draws, strict=True):
-            loss = mean_log_sum(scores, first, second) - mean_score(scores, first)
-            mixture += weight * share * loss
-    assert noisy == pytest.approx(mixture, abs=1e-12)
-
-
 @pytest.mark.parametrize("p", [0.6, 0.9])
 @pytest.mark.parametrize("m", [2, 3])
 def test_lemmas_6_and_7_of_spread_debias_losses_with_noisy_labels(p: float, m: int) -> None:
@@ -627,12 +610,6 @@ def test_lemmas_6_and_7_of_spread_debias_losses_with_noisy_labels(p: float, m: i
         for scores, weight, same, other in noisy_draws(1.0)
     )
     assert debiased == pytest.approx(clean, abs=1e-9)
-
-
-def test_observation_4_of_spread_the_weights_grow_with_the_number_of_draws() -> None:
-    largest = [np.abs(correction_weights(0.7, m)).max() for m in (2, 3, 4, 6)]
-    assert largest == sorted(largest)
-    assert largest[-1] > 20 * largest[0]
 
 
 SIMPLEX = torch.eye(3, dtype=torch.float64) - 1 / 3
@@ -806,32 +783,6 @@ def test_theorem_8_7_the_k_variance_of_samples_varies_less_with_larger_k() -> No
         assert np.var(drawn) <= 4 * spread_out / k
         spreads.append(np.var(drawn))
     assert spreads[0] > spreads[1] > spreads[2]
-
-
-@pytest.mark.parametrize("pairs", [4, 16])
-def test_theorem_8_7_the_k_variance_of_more_pairs_varies_less(pairs: int) -> None:
-    features, _, _ = chapter_8(2)
-    points = features[:8]
-    spread_out = float((points - points.mean(0)).square().sum(1).mean())
-    rng = np.random.default_rng(0)
-    k = 2
-    one = [k_variance(points[rng.integers(0, 8, 2 * k)], k=k).value for _ in range(150)]
-    many = [k_variance(points[rng.integers(0, 8, 2 * k * pairs)], k=k).value for _ in range(150)]
-    assert np.var(many) <= 4 * spread_out / (pairs * k)
-    # The pairs are disjoint and therefore independent, so the variance of their mean is that of a
-    # single pair divided by the number of pairs.
-    assert np.var(many) == pytest.approx(np.var(one) / pairs, rel=0.5)
-
-
-def test_figure_8_2_normalised_margins_distinguish_random_labels_on_digits() -> None:
-    """Margins divided by the k-variance of features decrease more with corrupted labels than plain
-    margins, although both networks fit all labels."""
-    clean = medians(0, 0.0, steps=250)
-    for share in (0.5, 1.0):
-        ratio = {name: clean[name] / value for name, value in medians(0, share, steps=250).items()}
-        assert ratio["kv_gn_margin"] > 2.5
-        assert ratio["kv_margin"] > 2.5
-        assert ratio["margin"] < 2
 
 
 def test_lemma_8_5_the_k_variance_of_a_sample_is_rarely_far_below_the_truth() -> None:

@@ -215,10 +215,7 @@ def test_the_lowest_of_similar_groups_has_a_corrected_upper_limit() -> None:
     ),
     (lambda: interval_of(mean_accuracy, "lowest", *UNEVEN), "declare interval='bootstrap'"),
     (lambda: replace(METRICS["gap"], interval=""), "with reads='groups': got ''; expected one of"),
-    (
-        lambda: replace(METRICS["ndkl"], interval="lowest"),
-        r"with reads='rankings': got 'lowest'; expected one of \(''",
-    ),
+    (lambda: replace(METRICS["ndkl"], interval="lowest"), r"'rankings': got 'lowest'; .*\(''"),
 )
 def test_an_interval_that_does_not_fit_its_metric_is_refused(mistake: Any) -> None:
     mistake()

@@ -21,7 +21,6 @@ from vldebias.metrics import corrected_shares, discrepancy
 few = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
 MALE = 0
 FEMALE = 1
-UNKNOWN = 2
 TRUE = np.array([0.57, 0.4, 0.03])
 JUDGES = {  # rows: the true value, columns: the judge's answer
     "calls women men": np.array([[0.97, 0.01, 0.02], [0.4, 0.57, 0.03], [0.3, 0.3, 0.4]]),
@@ -295,9 +294,11 @@ def test_the_radius_has_its_nominal_coverage() -> None:
 
 
 @refused(
-    *((discrepancy, (labels, 2), "labels: .* 0 .. 1") for labels in ([0, 2], [-1, 0], ["f", "m"])),
+    *((discrepancy, (labels, 2), "labels: .* 0 .. 1") for labels in ([0, 2], [0.5, 1], ["f", "m"])),
     (partial(discrepancy, unknown=-1), ([-1, -1], 2), "labels: all 2"),
     *((partial(discrepancy, unknown=code), ([0, 1], 2), "unknown: ") for code in (0, 1)),
+    (discrepancy, ([-1, 0], 2), "labels: .* 0 .. 1"),
+    (discrepancy, ([], 2), "labels: expected a non-empty array"),
     (discrepancy, ([0, 0], 1), "n_groups: "),
     *(
         (corrected_shares, ([0] * 30, of * 10, 2), "people|length")

@@ -204,10 +204,7 @@ def test_stability_is_the_cosine_between_the_two_halves(noise: float, stable: bo
 
 
 @refused(
-    (
-        lambda: split(VALUES, None, torch.zeros(3)),
-        r"got 3 numbers; expected image features \(n, d\)",
-    ),
+    (lambda: split(VALUES, None, torch.zeros(3)), r"3 numbers; .*features \(n, d\)"),
     (lambda: split(VALUES, None, torch.zeros(3, DIM, dtype=torch.int64)), "int64"),
     (lambda: split(VALUES, None, torch.zeros(3, DIM)), "3 of 3"),
     (lambda: split(VALUES, None, torch.full((3, DIM), torch.nan)), "3 of 3"),

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.transformers_clip import load_transformers_clip
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.miniature import load_clip, open_world, weights_dir
-from vldebias.miniature.architectures import text_config
-from vldebias.miniature.tokenizer import transformers_tokenizer
+from vldebias.miniature import load_clip, open_world
 
 JOBS = ["baker", "pilot", "judge", "nurse", "farmer", "teacher"]
 SETS = {
@@ -30,65 +28,17 @@ SETS = {
 }
 
 
-def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
-    """Convert the text tower of an open_clip model to transformers, with an arbitrary image
-    tower."""
-    width = model.token_embedding.weight.shape[1]
-    joint = model.text_projection.shape[1]
-    config = transformers.CLIPConfig(
-        text_config=text_config(len(tokenizer), width, joint).to_dict(),
-        vision_config={
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 1,
-            "image_size": 64,
-            "patch_size": 32,
-        },
-        projection_dim=joint,
-    )
-    converted = transformers.CLIPModel(config).eval()
-    text = converted.text_model
-    copies = {
-        text.embeddings.token_embedding: model.token_embedding.weight,
-        text.embeddings.position_embedding: model.positional_embedding,
-        text.final_layer_norm: model.ln_final,
-        converted.text_projection: model.text_projection.T,
-    }
-    for layer, block in zip(text.encoder.layers, model.transformer.resblocks, strict=True):
-        attention = layer.self_attn
-        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-        weights = block.attn.in_proj_weight.chunk(3)
-        biases = block.attn.in_proj_bias.chunk(3)
-        for part, weight, bias in zip(parts, weights, biases, strict=True):
-            part.weight.data.copy_(weight)
-            part.bias.data.copy_(bias)
-        copies |= {
-            attention.out_proj: block.attn.out_proj,
-            layer.layer_norm1: block.ln_1,
-            layer.layer_norm2: block.ln_2,
-            layer.mlp.fc1: block.mlp.c_fc,
-            layer.mlp.fc2: block.mlp.c_proj,
-        }
-    for target, source in copies.items():
-        if isinstance(source, nn.Module):
-            target.load_state_dict(source.state_dict())
-        else:
-            target.weight.data.copy_(source)
-    return converted
-
-
 @pytest.fixture(scope="module")
 def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return the host and the arguments for each interface to the same model."""
     model, _, tokenizer = load_clip()
-    words = transformers_tokenizer(weights_dir())
+    twin, words, _ = load_transformers_clip()
     texts = list(dict.fromkeys(chain(*(prompts.texts for prompts in SETS.values()))))
     with torch.no_grad():
         rows = model.encode_text(tokenizer(texts))
     return {
         "open_clip": (model, {"tokenizer": tokenizer}),
-        "transformers": (as_transformers(model, words), {"tokenizer": words}),
+        "transformers": (twin, {"tokenizer": words}),
         "embeddings": (dict(zip(texts, rows.numpy(), strict=True)), {}),
     }
 

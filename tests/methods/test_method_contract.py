@@ -334,9 +334,7 @@ def test_entry_points_in_other_packages_register_methods(
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(METHODS, "_searched", False)
-    with pytest.warns(
-        VldebiasWarning, match=r"entry point 'broken' of vldebias.methods \(acme:Nothing\)"
-    ):
+    with pytest.warns(VldebiasWarning, match=r"entry point 'broken' .*\(acme:Nothing\)"):
         assert "acme-double" in METHODS
     words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
     prompts = vldebias.PromptSet("g", variants=(("a man", "a woman"),))
@@ -450,7 +448,5 @@ def test_a_method_without_a_declaration_or_base_class_raises_a_helpful_error() -
 def test_a_reranking_method_cannot_be_attached() -> None:
     for name in RERANKED:
         assert name not in METHODS
-        with pytest.raises(
-            InvalidInputError, match="re-ranks search results instead of changing a model; use"
-        ):
+        with pytest.raises(InvalidInputError, match=r"re-ranks search results instead of .*; use"):
             get_method(name)

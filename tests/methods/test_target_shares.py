@@ -120,13 +120,6 @@ def test_two_groups_reach_their_shares_on_held_out_images(wanted: tuple[float, .
     assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
 
 
-def test_a_larger_target_gives_a_larger_share() -> None:
-    images, group = crowd(4000, seed=5)
-    moved = [fit(images, (s, 1 - s))(QUERIES) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    shares = torch.stack([shares_at(query, images, group, 0.1)[:, 0] for query in moved], dim=1)
-    assert (shares.diff(dim=1) > 0.05).all()
-
-
 def test_targets_equal_to_the_overall_shares_give_the_same_edit_as_equalise() -> None:
     """The edits are equal for two groups that mirror each other, with equal sizes and equal
     variances under neutral queries."""
@@ -165,12 +158,7 @@ PLAIN = crowd(100, seed=0)[0]
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
     (PLAIN, (0.5, 0.5), {"lam": 0.0}, "a single lam above 0"),
     (PLAIN, (0.5, 0.5), {"lam": [10.0, 10.0]}, r"one per prompt set \(1\), got \(10.0, 10.0\)"),
-    (
-        PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1],
-        (0.5, 0.5),
-        {},
-        r"at least 10 images of every group, got \{'g0': 0",
-    ),
+    (PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1], (0.5, 0.5), {}, r"every group, got \{'g0': 0"),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, but text embeddings have 12"),
 )
 def test_unreachable_shares_are_rejected(

@@ -9,13 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eval.experiments.embeddings import FILE
-from eval.experiments.rivals import DAT_OF_CELEBA, ages
-from eval.photographs import is_present
 from tests.methods.made import unit
 from tests.refusals import refused
 from vldebias.hosts import TextTable
-from vldebias.methods import DECLARED, METHODS, Problem, Reference, load_edit
+from vldebias.methods import METHODS, Problem, Reference, load_edit
 from vldebias.methods.baselines.zero_shot import (
     BestTemplate,
     Dat,
@@ -98,20 +95,6 @@ def test_tie_moves_each_image_by_the_mean_dot_product_of_its_value() -> None:
     np.testing.assert_allclose(twice.numpy(), 2 * np.stack(expected), atol=1e-12)
 
 
-def test_tie_removes_the_mean_dot_product_with_the_value_text() -> None:
-    made, images = problem(labels=False)
-    edit = made.fit("tie", "text")
-    directions = made.zero_shot(BIRDS, "text")
-    nearest = (images @ directions.T).argmax(1)
-    for code in (0, 1):
-        before = images[nearest == code] @ directions[code]
-        after = edit.image(images)[nearest == code] @ directions[code]
-        assert float(before.mean()) > 0.3
-        assert float(after.mean()) == pytest.approx(0, abs=1e-12)
-        # Nothing else changes.
-        torch.testing.assert_close(after - after.mean(), before - before.mean())
-
-
 # ---- SAGE
 
 
@@ -132,15 +115,6 @@ def test_an_image_gets_the_scores_of_its_best_template() -> None:
         expected.append(rows[best[-1]])
     assert len(set(best)) == len(wordings)
     np.testing.assert_allclose(scores(edit, images, made).numpy(), np.array(expected), atol=1e-10)
-
-
-def test_a_single_template_equal_to_the_class_prompts_has_no_effect() -> None:
-    made = Problem(table(list(BIRDS.classes)), BIRDS)
-    images = unit(10, DIM, seed=5)
-    edit = made.fit(Sage([BIRDS.classes]), "text")
-    torch.testing.assert_close(edit.image(images), images)
-    texts = made.host.embed(BIRDS.classes, "text")
-    assert edit(texts) is texts  # an image edit leaves text unchanged
 
 
 def test_only_the_dot_products_with_the_classes_change() -> None:
@@ -286,48 +260,6 @@ def test_saved_and_loaded_edits_are_equal(tmp_path: object) -> None:
         assert torch.equal(loaded.image(images), edit.image(images))
 
 
-def test_edits_and_scores_agree_on_real_photographs() -> None:
-    """Classify old and young, with each template in turn, and with images that are edited in a
-    loop."""
-    if not is_present(FILE):
-        pytest.skip("NOT CHECKED: no real embeddings; set VLDEBIAS_REAL to their folder")
-    split = next(ages(1))
-    assert split.classes is not None
-    old = [text for group in split.prompt_set.variants for text in group if " an old " in text]
-    sage = Sage([(text, text.replace(" an old ", " a young ")) for text in old])
-    edits = split.fit([METHODS["tie"], sage, DAT_OF_CELEBA])
-    images = split.gallery.unit[:].double()
-    classes = split.texts.embed(split.classes.classes, "text")
-    assert sage.wordings is not None
-    templates = [split.texts.embed(texts, "text").numpy() for texts in sage.wordings]
-    values = [
-        np.mean(split.texts.embed(texts, "text").numpy(), axis=0)
-        for texts in split.classes.by_value().values()
-    ]
-    directions = np.stack([value / length(value) for value in values])
-    seen = split.reference.unit[:].double().numpy()
-    nearest = (seen @ directions.T).argmax(1)
-    lengths = [float((seen[nearest == v] @ directions[v]).mean()) for v in (0, 1)]
-    by_template = []
-    by_place = []
-    for image in images.numpy():
-        pairs = [rows @ image for rows in templates]
-        by_template.append(int(max(pairs, key=lambda pair: abs(pair[1] - pair[0])).argmax()))
-        value = int((directions @ image).argmax())
-        moved = image - lengths[value] * directions[value]
-        by_place.append(int((classes.numpy() @ moved).argmax()))
-    for title, expected in (
-        (sage.declaration.title, by_template),
-        (DECLARED["tie"].title, by_place),
-    ):
-        got = (edits[title].image(images) @ classes.T).argmax(1).tolist()
-        assert sum(a != b for a, b in zip(got, expected, strict=True)) <= 1, title  # nearly a tie
-    bare = (images @ classes.T).argmax(1).tolist()
-    assert by_template != bare
-    assert by_place != bare
-    assert torch.isfinite(edits[DAT_OF_CELEBA.declaration.title].image(images)).all()
-
-
 # ---- invalid inputs
 
 SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
@@ -337,31 +269,15 @@ SEVERAL = [BIRDS, replace(BIRDS, name="others", classes=BIRDS.classes[::-1])]
     ("sage", {"sets": SEVERAL}, r"one prompt set with at least two class prompts, got \[2, 2\]"),
     ("dat", {"sets": SEVERAL}, r"one prompt set with at least two class prompts, got \[2, 2\]"),
     ("tie", {"sets": SEVERAL}, "expected one attribute, got 2"),
-    (
-        "sage",
-        {"sets": [replace(BIRDS, classes=(), class_names=())]},
-        r"class prompts, got \[0\]; this method is for classification",
-    ),
+    ("sage", {"sets": [replace(BIRDS, classes=(), class_names=())]}, r"class prompts, got \[0\]"),
     (
         "dat",
         {"reference": Reference(unit(4, DIM), labels={"place": ["land", "water"] * 2})},
         r"names the classes \['crow', 'gull'\], got \['place'\]",
     ),
-    (
-        "dat",
-        {"reference": Reference(unit(20, DIM))},
-        "no combination of class and value has more than 10 of the 20 reference images",
-    ),
-    (
-        "tie",
-        {"reference": Reference(unit(1, DIM))},
-        "none of the 1 images is closest to the text for",
-    ),
-    (
-        "dat",
-        {"sets": [replace(BIRDS, variants=(BIRDS.variants[0],))]},
-        "no prompt names both 'gull' and 'land'",
-    ),
+    ("dat", {"reference": Reference(unit(20, DIM))}, "more than 10 of the 20 reference images"),
+    ("tie", {"reference": Reference(unit(1, DIM))}, "none of the 1 images is closest"),
+    ("dat", {"sets": [replace(BIRDS, variants=(BIRDS.variants[0],))]}, "both 'gull' and 'land'"),
 )
 def test_unsuitable_problems_are_rejected(name: str, change: dict[str, object]) -> None:
     made, _ = problem()

@@ -1,14 +1,10 @@
 """Test that saved and uploaded edits are bit-exact, complete and safe to load."""
 
-import itertools
 import json
 import math
-import multiprocessing
-import os
 import random
 import re
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,9 +77,7 @@ def test_non_finite_values_are_rejected(
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
-        with pytest.raises(
-            InvalidInputError, match=r"'left' \(12, \d+\) has 1 NaN or infinite values"
-        ):
+        with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) has 1 NaN or infinite"):
             use()
     assert not any(tmp_path.iterdir())
     with monkeypatch.context() as elsewhere:
@@ -210,10 +204,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dic
 
 def test_an_edit_can_be_pushed_and_pulled(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     root, calls = hub
-    assert (
-        fitted().push_to_hub("someone/gender", private=True)
-        == "https://hub.example/someone/gender/commit/1"
-    )
+    address = fitted().push_to_hub("someone/gender", private=True)
+    assert address.endswith("someone/gender/commit/1")
     loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1")
     assert torch.equal(loaded.matrix(), fitted().matrix())
     repository = {"repo_id": "someone/gender"}
@@ -324,9 +316,7 @@ def test_offline_use_and_unknown_repositories_are_explained(
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "tests must never access the network"
     for name in ("no-one/nothing", "not a name", "a/b/c", "x" * 5000):
-        with pytest.raises(
-            InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"
-        ):
+        with pytest.raises(InvalidInputError, match=f"{name[:200]}: neither a folder nor a repo"):
             CalibratedProjection.from_pretrained(name)
     for path in ("/nowhere/at/all", "./nothing"):
         with pytest.raises(InvalidInputError, match=f"{path}: no such folder; check the path"):
@@ -355,12 +345,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({"settings": {"spurious_rank": "x"}}, {}, True, "integer"),
     ({"provenance": {"stated_words": ["a" * 1000]}}, {}, True, "stated_words"),
     ({"provenance": {"attribute": "a" * 1_000_000}}, {}, True, "config of 1,.* at most 1,000,000"),
-    (
-        {},
-        {"left": SAVED.left * 1e300},
-        True,
-        "'left'.* has values up to .*e\\+.*; expected at most",
-    ),
+    ({}, {"left": SAVED.left * 1e300}, True, r"'left'.* values up to .*e\+"),
     ({}, {"right": -1e30 * torch.ones_like(SAVED.right)}, True, "'right'.* up to 1e\\+30"),
     ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
@@ -399,41 +384,6 @@ def test_identical_edits_are_saved_as_identical_files(tmp_path: Path) -> None:
         contents.add((folder / "projection.safetensors").read_bytes())
     (content,) = contents
     assert json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
-
-
-def save_forever(folder: Path, edits: list[CalibratedProjection], saved: Any, first: int) -> None:
-    """Save two edits over each other forever, and set `saved` after a few saves."""
-    for number in itertools.count(1):
-        edits[number % len(edits)].save_pretrained(folder)
-        if number == first:
-            saved.set()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
-def test_a_killed_save_leaves_either_the_old_or_the_new_edit(tmp_path: Path) -> None:
-    """Kill a save 40 times. Each time, one of the two projections is present and complete."""
-    edits = [fitted(lam).with_provenance(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
-    edits[0].save_pretrained(tmp_path)
-    chance = random.Random(0)
-    context = multiprocessing.get_context("fork")
-    seen = set()
-    for kill in range(40):
-        saved = context.Event()
-        writer = context.Process(
-            target=save_forever, args=(tmp_path, edits, saved, 1 + kill % len(edits))
-        )
-        writer.start()
-        assert saved.wait(60)
-        time.sleep(chance.uniform(0, 0.02))
-        writer.kill()
-        writer.join()
-        loaded = CalibratedProjection.from_pretrained(tmp_path)
-        (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
-        assert torch.equal(loaded.left, whole.left)
-        assert torch.equal(loaded.right, whole.right)
-        seen.add(loaded.lam)
-    assert seen == {1.0, 1000.0}
 
 
 def test_a_flipped_bit_is_always_detected(folder: Path) -> None:

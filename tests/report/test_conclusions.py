@@ -214,9 +214,7 @@ def test_the_best_lambda_of_a_sweep_is_reported_only_if_it_was_chosen_on_val() -
     measured = sweep("orth", "default", "orth-cali")
     (conclusion,) = measured.conclusions()
     assert "λ = 400" not in conclusion.sentence
-    assert "With λ chosen on val: 0.70 [0.60, 0.80] with orth-cali, λ = 200." in (
-        conclusion.sentence
-    )
+    assert "chosen on val: 0.70 [0.60, 0.80] with orth-cali, λ = 200." in (conclusion.sentence)
     names = readable(measured)["name"].tolist()
     assert names[-1] == "orth-cali, λ = 200 chosen on val†"
 

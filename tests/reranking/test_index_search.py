@@ -21,7 +21,7 @@ from vldebias.errors import (
     SuspectInputWarning,
 )
 from vldebias.queries import DebiasedQueries
-from vldebias.reranking.index import NOBODY
+from vldebias.reranking.index import NOBODY, IndexGroups, _digest
 from vldebias.reranking.index_search import search_page
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
@@ -70,13 +70,28 @@ class Index:
 
 
 @pytest.fixture(scope="module")
-def index() -> Index:
-    return Index()
+def groups(queries: DebiasedQueries) -> IndexGroups:
+    assert queries.index is not None
+    return queries.index
 
 
-@pytest.fixture(scope="module")
-def queries(index: Index) -> DebiasedQueries:
-    return vldebias.debias_queries(embed, SET, reference=index.vectors[:2000])
+@pytest.fixture
+def file(groups: IndexGroups, tmp_path: Path) -> Path:
+    """Return a file with the fitted groups."""
+    groups.save(tmp_path / "index.safetensors")
+    return tmp_path / "index.safetensors"
+
+
+def save_changed(file: Path, change: Any, *, signed: bool) -> None:
+    """Change a saved file; `signed` updates its checksum to match."""
+    tensors = load_file(file)
+    with safe_open(file, "np") as opened:
+        header = dict(opened.metadata())
+    change(tensors, header)
+    if signed:
+        del header["sha256"]
+        header["sha256"] = _digest(header, tensors)
+    save_file(tensors, file, header)
 
 
 def test_results_have_the_shares_of_the_index(index: Index, queries: DebiasedQueries) -> None:
@@ -106,10 +121,9 @@ def test_labels_that_cannot_be_trusted_are_told_before_the_first_search(index: I
     assert "search keeps the order of the index: labels of 'gender'" in repr(queries)
 
 
-def test_a_group_without_a_share_needs_no_results(index: Index, queries: DebiasedQueries) -> None:
-    assert queries.index is not None
-    shares = np.array([float(name == "male") for name in queries.index.names])
-    groups = replace(queries.index, shares=shares, near_shares=np.zeros(2))
+def test_a_group_without_a_share_needs_no_results(index: Index, groups: IndexGroups) -> None:
+    shares = np.array([float(name == "male") for name in groups.names])
+    groups = replace(groups, shares=shares, near_shares=np.zeros(2))
     labels = groups.predict(index.vectors)
     men = np.flatnonzero((labels.codes == shares.argmax()) & ~np.asarray(labels.is_near))
     requested = []
@@ -151,11 +165,8 @@ def test_text_ids_and_short_lists_are_padded(index: Index, queries: DebiasedQuer
 
 
 def test_the_fitted_shares_are_saved_and_refused_for_another_model(
-    index: Index, queries: DebiasedQueries, tmp_path: Path
+    index: Index, queries: DebiasedQueries, file: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "gender-index.safetensors"
-    assert queries.index is not None
-    queries.index.save(file)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = vldebias.debias_queries(embed, SET, index=file)
@@ -178,13 +189,12 @@ def test_the_fitted_shares_are_saved_and_refused_for_another_model(
         vldebias.debias_queries(embed, SET, index=edit_file)
 
 
-def test_stored_labels_replace_the_vectors(index: Index, queries: DebiasedQueries) -> None:
+def test_stored_labels_replace_the_vectors(index: Index, groups: IndexGroups) -> None:
     """Stores that return no vectors may keep the labels under a neutral name."""
-    assert queries.index is not None
-    groups = queries.index.predict(index.vectors)
-    stored = [groups.names[code] for code in groups.codes]
+    labels = groups.predict(index.vectors)
+    stored = [labels.names[code] for code in labels.codes]
     rows, scores, _ = index.call(embed([QUERY])[0], 800)
-    shares = queries.index.share_of_name()
+    shares = groups.share_of_name()
     found = vldebias.rerank(scores, 40, ids=rows, labels=stored, shares=shares)
     assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.1
 
@@ -294,11 +304,8 @@ def test_checked_results_give_intervals(index: Index, queries: DebiasedQueries) 
         queries.search(index.call, QUERY, 40, checked={int(found[0]): "woman"})
 
 
-def test_methods_that_were_removed_say_what_to_do(queries: DebiasedQueries, index: Index) -> None:
-    groups: Any = queries.index
-    with pytest.raises(
-        AttributeError, match=r"'calibrated'; labels by hand .* pass them as checked="
-    ):
+def test_methods_that_were_removed_say_what_to_do(groups: Any, index: Index) -> None:
+    with pytest.raises(AttributeError, match=r"'calibrated'; labels by hand .* as checked="):
         groups.calibrated(index.vectors, [])
     with pytest.raises(AttributeError, match=r"no attribute 'sample'$"):
         _ = groups.sample
@@ -358,9 +365,7 @@ def test_vectors_of_other_results_are_told(index: Index, queries: DebiasedQuerie
         return rows, scores, rng.normal(size=vectors.shape)
 
     for call in (shuffled, other_model):
-        with pytest.warns(
-            SuspectInputWarning, match="scores do not follow the vectors' similarity"
-        ):
+        with pytest.warns(SuspectInputWarning, match="scores do not follow the vectors"):
             queries.search(call, QUERY, 20)
 
     # Scores may be cosines, products or distances, of vectors of any length.
@@ -403,11 +408,8 @@ def test_labels_that_cannot_be_trusted_are_not_used(index: Index) -> None:
 
 
 def test_first_results_take_the_shares_of_the_saved_index(
-    index: Index, queries: DebiasedQueries, tmp_path: Path
+    index: Index, groups: IndexGroups, file: Path
 ) -> None:
-    assert queries.index is not None
-    file = tmp_path / "index.safetensors"
-    queries.index.save(file)
     rows, scores, vectors = index.call(embed([QUERY])[0], 400)
     shares = []
     for how in ({"attribute": SET, "model": embed_table()}, {"index": file}):
@@ -418,7 +420,7 @@ def test_first_results_take_the_shares_of_the_saved_index(
     assert shares[0] < shares[1]
     assert shares[1] == pytest.approx(SHARE_OF_WOMEN, abs=0.1)
     labels = np.where(index.is_female[rows], "female", "male")
-    found = vldebias.rerank(scores, 40, labels=labels, index=queries.index)
+    found = vldebias.rerank(scores, 40, labels=labels, index=groups)
     assert index.is_female[rows[np.asarray(found)]].mean() == pytest.approx(0.25, abs=0.05)
     assert found.report.about[1] == "index shares"
     with pytest.raises(InvalidInputError, match="expected the same names"):
@@ -443,15 +445,8 @@ def embed_table() -> dict[str, np.ndarray]:
         lambda tensors, header: header.pop("sha256"),
     ],
 )
-def test_a_changed_file_is_refused(queries: DebiasedQueries, tmp_path: Path, change: Any) -> None:
-    file = tmp_path / "index.safetensors"
-    assert queries.index is not None
-    queries.index.save(file)
-    tensors = load_file(file)
-    with safe_open(file, "np") as opened:
-        header = dict(opened.metadata())
-    change(tensors, header)
-    save_file(tensors, file, header)
+def test_a_changed_file_is_refused(file: Path, change: Any) -> None:
+    save_changed(file, change, signed=False)
     with pytest.raises(InvalidInputError, match="were changed after they were saved"):
         vldebias.debias_queries(embed, SET, index=file)
     file.write_bytes(file.read_bytes()[:100])
@@ -470,18 +465,14 @@ def test_a_changed_file_is_refused(queries: DebiasedQueries, tmp_path: Path, cha
         {"person": np.ones(3)},
     ],
 )
-def test_groups_with_invalid_numbers_are_refused(queries: DebiasedQueries, change: Any) -> None:
-    assert queries.index is not None
+def test_groups_with_invalid_numbers_are_refused(groups: IndexGroups, change: Any) -> None:
     with pytest.raises(InvalidInputError, match="shares that sum to 1"):
-        replace(queries.index, **change)
+        replace(groups, **change)
 
 
 def test_a_full_disk_keeps_the_old_file(
-    queries: DebiasedQueries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    groups: IndexGroups, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "index.safetensors"
-    assert queries.index is not None
-    queries.index.save(file)
     before = file.read_bytes()
 
     def full(path: Path, content: bytes) -> int:
@@ -489,7 +480,7 @@ def test_a_full_disk_keeps_the_old_file(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(StorageError, match="cannot write"):
-        queries.index.save(file)
+        groups.save(file)
     assert file.read_bytes() == before
 
 
@@ -520,12 +511,9 @@ def test_stated_queries_are_re_ranked_on_request(index: Index) -> None:
         assert report.to_dict()["target"] == "index shares"
 
 
-def test_saved_groups_are_refused_for_another_width(
-    queries: DebiasedQueries, tmp_path: Path
-) -> None:
-    assert queries.index is not None
+def test_saved_groups_are_refused_for_another_width(groups: IndexGroups, tmp_path: Path) -> None:
     file = tmp_path / "groups.safetensors"
-    replace(queries.index, fingerprint=None).save(file)
+    replace(groups, fingerprint=None).save(file)
     assert vldebias.debias_queries(embed, SET, index=file).index is not None
 
     def wide(texts: list[str]) -> np.ndarray:
@@ -553,19 +541,9 @@ def test_saved_groups_are_refused_for_another_width(
     ],
 )
 def test_a_file_of_a_stranger_with_a_right_checksum_is_refused_in_words(
-    queries: DebiasedQueries, tmp_path: Path, change: Any, message: str
+    file: Path, change: Any, message: str
 ) -> None:
-    from vldebias.reranking.index import _digest
-
-    file = tmp_path / "index.safetensors"
-    assert queries.index is not None
-    queries.index.save(file)
-    tensors = load_file(file)
-    with safe_open(file, "np") as opened:
-        header = dict(opened.metadata())
-    change(tensors, header)
-    del header["sha256"]
-    save_file(tensors, file, {**header, "sha256": _digest(header, tensors)})
+    save_changed(file, change, signed=True)
     with pytest.raises(InvalidInputError, match=message):
         vldebias.debias_queries(embed, SET, index=file)
 

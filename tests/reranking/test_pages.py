@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vldebias
-from tests.reranking.test_index_search import QUERY, SET, STATED, Index, embed
+from tests.reranking.test_index_search import QUERY, STATED, Index, embed
 from vldebias.errors import InvalidInputError
 from vldebias.queries import DebiasedQueries
 
@@ -48,16 +48,6 @@ def test_page_numbers_are_checked(number: object) -> None:
         first.page(number)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="a slice has no pages"):
         first[:2].page(2)
-
-
-@pytest.fixture(scope="module")
-def index() -> Index:
-    return Index()
-
-
-@pytest.fixture(scope="module")
-def queries(index: Index) -> DebiasedQueries:
-    return vldebias.debias_queries(embed, SET, reference=index.vectors[:2000])
 
 
 @pytest.mark.parametrize("query", [QUERY, STATED])

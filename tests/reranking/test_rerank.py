@@ -219,13 +219,6 @@ def test_a_share_of_zero_leaves_a_group_out() -> None:
     assert (table[positions].argmax(axis=1) == 1).all()
 
 
-def test_probabilities_that_do_not_sum_to_one_are_rejected() -> None:
-    scores, table = doubtful()
-    table[3] *= 2
-    with pytest.raises(InvalidInputError, match="rows that sum to 1"):
-        vldebias.rerank(scores, 20, probabilities=table)
-
-
 def test_zero_shot_labels_are_dealt_by_quota_unless_they_cannot_be_trusted() -> None:
     rng = np.random.default_rng(0)
     man, woman = np.eye(32)[:2] + 0.1
@@ -322,33 +315,16 @@ def test_a_function_can_be_a_method() -> None:
         ({}, "expected labels="),
         ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),
         ({"probabilities": np.ones((8, 2))}, "sum to 1"),
-        ({"probabilities": np.tile([0.5, 0.45], (8, 1))}, "sum to 1"),
-        (
-            {"probabilities": np.ones((8, 1))},
-            r"expected non-negative numbers \(n, groups\), .* shape \(8, 1\)",
-        ),
-        (
-            {"probabilities": np.ones(8)},
-            r"expected non-negative numbers \(n, groups\), .* shape \(8,\)",
-        ),
-        (
-            {"probabilities": np.full((8, 2, 1), 0.5)},
-            r"expected non-negative numbers \(n, groups\), .* shape",
-        ),
+        ({"probabilities": np.ones((8, 1))}, r"\(n, groups\), .* shape \(8, 1\)"),
+        ({"probabilities": np.ones(8)}, r"\(n, groups\), .* shape \(8,\)"),
         ({"probabilities": np.tile([1.5, -0.5], (8, 1))}, "expected non-negative"),
         ({"attribute": "gender"}, "features="),
         ({"labels": LABELS, "ids": [1, 2]}, "one per score"),
         ({"labels": LABELS, "k": None, "method": "mopr"}, "needs k"),
         ({"labels": LABELS, "method": "expected"}, "did you mean 'quota'"),
         ({"features": np.eye(8)}, "the groups are missing"),
-        (
-            {"labels": LABELS, "shares": None},
-            "shares: got None; expected 'pool', 'even' or a mapping",
-        ),
-        (
-            {"labels": LABELS, "shares": [0.25, 0.75]},
-            r"shares: got \[0\.25, .* or a mapping from group",
-        ),
+        ({"labels": LABELS, "shares": None}, "got None; expected 'pool', 'even' or"),
+        ({"labels": LABELS, "shares": [0.25, 0.75]}, r"got \[0\.25, .* or a mapping"),
     ],
 )
 def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words: str) -> None:
@@ -357,16 +333,11 @@ def test_invalid_inputs_are_rejected_by_name(arguments: dict[str, object], words
         vldebias.rerank(**call)  # type: ignore[arg-type]
 
 
-def test_too_few_candidates_in_a_group_are_reported() -> None:
-    with pytest.warns(SuspectInputWarning, match="1 of 'f' missing"):
+def test_too_few_candidates_in_a_group_are_reported_with_the_query_only_among_several() -> None:
+    with pytest.warns(SuspectInputWarning, match="1 of 'f' missing") as caught:
         positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4], shares="even")
     assert positions.report.short == {"f": 1}
     assert sorted(positions.tolist()) == [0, 1, 2, 3]
-
-
-def test_the_warning_about_few_candidates_names_the_query_only_among_several() -> None:
-    with pytest.warns(SuspectInputWarning, match="missing") as caught:
-        vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4], shares="even")
     assert "query" not in str(caught[0].message)
     scores = np.stack([SCORES, SCORES])
     shares = {"f": 0.9, "m": 0.1}
@@ -384,9 +355,7 @@ def test_labels_do_not_need_torch() -> None:
 
 
 def test_a_group_in_upper_and_lower_case_triggers_a_warning() -> None:
-    with pytest.warns(
-        SuspectInputWarning, match="'Male' and 'male' differ only in case or spaces"
-    ) as caught:
+    with pytest.warns(SuspectInputWarning, match="'Male' and 'male' differ only in case") as caught:
         vldebias.rerank([0.9, 0.8, 0.7, 0.6, 0.5], 2, labels=["Male", "male", "x", "male", "x"])
     # There is no flag to suggest here.
     assert "--rename" not in str(caught[0].message)

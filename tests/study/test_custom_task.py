@@ -187,10 +187,7 @@ def test_share_metrics_and_ranking_metrics_are_measured_too(package: Path) -> No
 
 def test_none_chance_and_facts_have_no_change_and_intervals_are_clipped_to_bounds() -> None:
     part = TaskResult(protocol())
-    with pytest.raises(
-        InvalidInputError,
-        match=r"metric: got 'acuracy'; did you mean 'accuracy'.*one of worst_group, ",
-    ):
+    with pytest.raises(InvalidInputError, match=r"did you mean 'accuracy'.*one of worst_group, "):
         part.add("acuracy", "none", 0.5, n={})
     values = {"none": 0.1, "random": 0.2, "cali": 0.3}
     draws = dict.fromkeys(values, np.linspace(-1, 1, 9))
@@ -256,9 +253,7 @@ def test_evaluate_and_the_command_measure_a_task_identically(package: Path) -> N
 
 @pytest.mark.parametrize("registry", [TASKS, JUDGES])
 def test_invalid_kinds_of_metrics_are_rejected(registry: Registry[type]) -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"expected a subclass of vldebias.* with a field \w+: Literal\["
-    ):
+    with pytest.raises(InvalidInputError, match=r"a subclass of vldebias.* with a field \w+"):
         registry.register(str)
     registered = next(iter(registry.values()))
     key = "task" if registry is TASKS else "kind"

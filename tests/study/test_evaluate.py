@@ -119,27 +119,6 @@ def figures(result: Result) -> list[tuple[str, str, str, float]]:
 
 
 @quiet
-@pytest.mark.slow
-def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
-    files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
-    report = json.loads(
-        cli(str(folder / "mine.yaml"), *files, "--out", str(folder / "cli"), "--json")
-    )
-    result = run(folder)
-    figures = report["figures"]
-    assert {figure.pop("few", "") for figure in figures} >= {"few images", "narrow interval"}
-    assert [row.model_dump(mode="json") for row in result.rows] == figures
-    for task in ("jobs gender", "people"):
-        frame = result.to_pandas().query("task == @task")
-        assert set(frame.method) - {"random"} == set(METHODS)
-        protocol = next(p for p in result.provenance if p.task == task)
-        assert {"images", "texts", "reference"} <= set(protocol.data)
-        assert (protocol.n["reference images"], protocol.fingerprint) == (100, None)
-    skew = {m: result.row("jobs gender", "max_skew@20", m).value for m in METHODS}
-    assert skew["none"] > 0.5 > max(skew[m] for m in ("cali", "difference", "equalise"))
-
-
-@quiet
 def test_fitted_edits_and_methods_are_measured_next_to_named_ones(folder: Path) -> None:
     fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "text")
     methods = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
@@ -280,9 +259,7 @@ def test_a_model_by_name_embeds_a_folder_of_pictures(
         "resamples": 5,
     }
     result = evaluate("miniature", tmp_path / "pictures", progress=True, **options)
-    assert (
-        "images: Left out 1 image that cannot be read: male/broken.png" in capsys.readouterr().err
-    )
+    assert "Left out 1 image that cannot be read: male/broken.png" in capsys.readouterr().err
     assert result.row("retrieval folder", "max_skew@8", "none").n == {"queries": 10, "images": 24}
     assert result.provenance[0].fingerprint is not None
     again = evaluate(
@@ -368,9 +345,7 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
         ["?"],
     )
     strange = ["x", "y", "z"] * 100
-    with pytest.raises(
-        InvalidInputError, match=r"pass label= and spurious=, two of the columns \['a', 'b'\]"
-    ):
+    with pytest.raises(InvalidInputError, match=r"pass label= and spurious=, .* \['a', 'b'\]"):
         evaluate(texts(), GALLERY.features, labels={"a": strange, "b": strange}, **how)
     with pytest.raises(InvalidInputError, match="one prompt set"):
         evaluate(
@@ -393,6 +368,9 @@ def test_groups_find_their_columns_by_name_and_exclude_unknown_rows() -> None:
     ({"images": np.ones(4)}, "features"),
     ({"images": "birds"}, "preprocessing"),
     ({"images": Path(__file__).parent}, "found no images"),
+    ({"methods": 3}, r"methods: got 3; expected method names"),
+    ({"queries": "a photo of a nurse"}, r"use a list: \['a photo of a nurse'\]"),
+    ({"task": ["retrieval"]}, r"got \['retrieval'\]; did you mean"),
     error=VldebiasError,
 )
 def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:
@@ -403,19 +381,3 @@ def test_mistakes_in_notebooks_get_helpful_messages(change: dict) -> None:
     }
     arguments |= {"k": 20, "resamples": 5, "methods": ["difference"], **change}
     evaluate(texts(), arguments.pop("images"), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"methods": 3}, r"methods: got 3; expected method names"),
-        ({"queries": "a photo of a nurse"}, r"use a list: \['a photo of a nurse'\]"),
-        ({"task": ["retrieval"]}, r"got \['retrieval'\]; did you mean"),
-    ],
-    ids=["methods", "queries", "task"],
-)
-def test_values_of_the_wrong_type_are_rejected_with_advice(
-    options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        evaluate(texts(), GALLERY, attribute=GENDER, **options)

@@ -1,5 +1,5 @@
-"""Test 98 plausible calls, most of them mistakes. Each mistake triggers its message, and correct
-calls trigger none."""
+"""Test plausible calls of `evaluate` and fits, most of them mistakes. Each mistake triggers its
+message, and correct calls trigger none."""
 
 import copy
 import warnings
@@ -24,7 +24,6 @@ from vldebias import (
     load_prompts,
     make_prompt_set,
 )
-from vldebias import metrics as M
 from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable, resolve
@@ -44,10 +43,6 @@ GERMAN = make_prompt_set("geschlecht", SEXES, ["Arzt", "Koch"], ["Foto: {attribu
 SEX = np.array([(MALE, FEMALE)[i % 2] for i in range(N)])
 BIRD = np.array(["landbird", "waterbird"] * (N // 2))
 PLACE = np.array(["land", "land", "water", "water"] * (N // 4))
-SCORES = RNG.random(100)
-HALVES = np.array([0, 1] * 50)
-FOUR = np.array(["a", "a", "b", "b"] * 25)
-EVEN = np.arange(N) % 5 == 0
 ROW = np.arange(N)[:, None]
 
 
@@ -138,22 +133,6 @@ def attached(then: Callable[[Any], object]) -> None:
     attach(world().model, world().edit, then)
 
 
-def fewer_texts() -> None:
-    attached(
-        lambda attachment: attachment.apply(
-            "text", world().embed(["a", "b", "c"]), lambda: ["a", "b"]
-        )
-    )
-
-
-def other_tokens(texts: list[str]) -> torch.Tensor:
-    """Return a tokenizer with different ids."""
-    ids = world().tokenizer(texts)
-    return torch.where(
-        (ids > 0) & (ids < ids.max()), (ids * 7 + 13) % (int(ids.max()) - 2) + 1, ids
-    )
-
-
 def turned(features: np.ndarray) -> np.ndarray:
     return (features @ np.linalg.qr(randn(features.shape[1], features.shape[1]).numpy())[0]).astype(
         "f4"
@@ -185,43 +164,22 @@ def gallery_as_reference() -> None:
 
 
 fit_pairs = CalibratedProjection().fit
-MIXED = np.arange(N) % 4 < 2
-UPPER = np.char.upper(SEX)
-BLANK = np.char.add(SEX, " ")
-BYTES = np.where(EVEN, 255, np.arange(N) % 2).astype("u1")
-MINUS_ONES = np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])
 CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, its kind and words
     # labels
     ("control", lambda: ev()),
     ("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
     ("labels 0 and 1 as floats", lambda: ev(labels=np.where(SEX == MALE, 0.0, 1.0))),
-    (
-        "labels are probabilities",
-        lambda: ev(labels=RNG.random(N)),
-        REFUSED,
-        "convert scores to classes",
-    ),
+    ("labels are probabilities", lambda: ev(labels=RNG.random(N)), REFUSED, "convert scores to"),
     (
         "labels are rounded logits",
         lambda: ev(labels=np.round(RNG.normal(size=N) * 3)),
         WARNED,
         "fewer than 5 rows",
     ),
-    (
-        "labels of another length",
-        lambda: ev(labels=SEX[:-1]),
-        REFUSED,
-        "expected 200 rows in every column",
-    ),
+    ("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in"),
     (
         "labels of one class",
         lambda: ev(labels=np.array([MALE] * N)),
-        REFUSED,
-        "images from two or more groups",
-    ),
-    (
-        "labels all unknown",
-        lambda: ev(labels=np.array([""] * N)),
         REFUSED,
         "images from two or more groups",
     ),
@@ -231,74 +189,28 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         WARNED,
         "did you mean 'female'?",
     ),
-    (
-        "case mixed",
-        lambda: ev(labels=np.where(MIXED, UPPER, SEX)),
-        WARNED,
-        "'MALE' and 'male' differ only in case",
-    ),
-    (
-        "trailing blanks",
-        lambda: ev(labels=np.where(MIXED, BLANK, SEX)),
-        WARNED,
-        "'male' and 'male ' differ only in case",
-    ),
-    ("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "set unknown='nan'"),
-    ("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "set unknown='None'"),
-    (
-        "labels of shape (n, 1)",
-        lambda: ev(labels=SEX[:, None]),
-        REFUSED,
-        "expected strings or integers (n,)",
-    ),
-    ("255 for unknown", lambda: ev(labels=BYTES), WARNED, "set unknown='255'"),
-    ("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 of 200 groups"),
+    ("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "strings or integers"),
     ("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     ("another name of the column", lambda: ev(labels={"race": SEX}, attribute={"race": "gender"})),
     # features
     ("texts and images swapped", swapped, REFUSED, "prompts are missing"),
     ("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
     (
-        "random, same width",
-        lambda: ev(images=lambda f: RNG.normal(size=f.shape)),
-        WARNED,
-        "unaligned",
-    ),
-    (
         "another width",
         lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))),
         REFUSED,
         "of width 257",
     ),
-    ("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "expected 256 rows in every column"),
     ("times 100", lambda: ev(images=lambda f: f * 100)),
     (
         "of mixed lengths",
         lambda: ev(images=lambda f: f * np.where(np.arange(N)[:, None] % 2, 1, 50)),
     ),
     (
-        "a zero row",
-        lambda: ev(images=lambda f: np.where(ROW == 3, 0, f)),
-        REFUSED,
-        "rows are zero or not finite",
-    ),
-    (
         "a NaN row",
         lambda: ev(images=lambda f: np.where(ROW == 3, np.nan, f)),
         REFUSED,
         "rows are zero or not finite",
-    ),
-    (
-        "constant",
-        lambda: ev(images=lambda f: np.ones_like(f)),
-        WARNED,
-        "1 different rows among 200",
-    ),
-    (
-        "two rows over and over",
-        lambda: ev(images=lambda f: np.repeat(f[:2], 100, 0)),
-        WARNED,
-        "2 different rows",
     ),
     ("int8", lambda: ev(images=lambda f: np.clip(f * 40, -127, 127).astype("i1"))),
     (
@@ -308,57 +220,23 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "dtype uint8",
     ),
     ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "dtype complex64"),
-    (
-        "logits of classes",
-        lambda: ev(images=lambda f: f[:, :2]),
-        REFUSED,
-        "got image features of width 2",
-    ),
+    ("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "of width 2"),
     ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
-    (
-        "one image",
-        lambda: ev(images=lambda f: f[:1], labels=SEX[:1]),
-        REFUSED,
-        "images from two or more groups",
-    ),
-    (
-        "two images",
-        lambda: ev(images=lambda f: f[:2], labels=SEX[:2]),
-        REFUSED,
-        "choose a smaller k",
-    ),
     # numbers
-    ("k larger than n", lambda: ev(k=500), REFUSED, "choose a smaller k"),
     ("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1; got 0"),
     ("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
     ("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
     ("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
     ("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
     ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
-    (
-        "lam 1e30",
-        lambda: ev(attribute="gender", lam=1e30),
-        WARNED,
-        "of the distance between the classes",
-    ),
+    ("lam 1e30", lambda: ev(attribute="gender", lam=1e30), WARNED, "between the classes"),
     ("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
     ("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
     ("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
-    (
-        "strength a text",
-        lambda: ev(strength="0.5"),
-        REFUSED,
-        "strength: expected a number; got '0.5'",
-    ),
+    ("strength a text", lambda: ev(strength="0.5"), REFUSED, "expected a number; got '0.5'"),
     (
         "strength of numpy",
         lambda: attach(world().model, GENDER, method="cali", strength=np.float32(0.5)),
-    ),
-    (
-        "attached strength True",
-        lambda: attached(lambda attachment: setattr(attachment, "strength", True)),
-        REFUSED,
-        "got True",
     ),
     ("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
     ("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
@@ -379,18 +257,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "fitted on different weights",
     ),
     (
-        "an edit before tuning",
-        lambda: attach(tuned_model(0.01), world().edit),
-        REFUSED,
-        "fitted on different weights",
-    ),
-    (
-        "a tokenizer of other ids",
-        lambda: fit(tokenizer=other_tokens, method="difference"),
-        REFUSED,
-        "open_clip.get_tokenizer",
-    ),
-    (
         "CLIP's tokenizer",
         lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32"), method="difference"),
         REFUSED,
@@ -405,14 +271,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     # The formula is valid in any unit, with lam in 1 / length squared. When attached, it warns like
     # any raw edit.
     ("fit of pairs that are not normalised", lambda: fit_pairs(randn(9, 2, 128) * 100), SILENT, ""),
-    ("fit of pairs (2, n, d)", lambda: fit_pairs(randn(2, 9, 128)), REFUSED, "(n, 2, d)"),
-    (
-        "fit of pairs of one text",
-        lambda: fit_pairs(randn(9, 1, 128).repeat(1, 2, 1)),
-        REFUSED,
-        "nothing to remove",
-    ),
-    ("fewer texts than rows", fewer_texts, REFUSED, "3 embeddings for 2 prompts"),
     ("evaluate under an attachment", lambda: attached(lambda _: ev()), WARNED, "attachment"),
     ("evaluate after an attachment", lambda: (attached(str), ev())),
     (
@@ -443,12 +301,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "expected each label to name one of the",
     ),
     (
-        "label is spurious",
-        lambda: gr(label="label", spurious="label"),
-        REFUSED,
-        "got 'label' twice",
-    ),
-    (
         "numbers in another order",
         lambda: gr(label=np.where(BIRD == "landbird", 1, 0)),
         WARNED,
@@ -467,91 +319,11 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         WARNED,
         "'water' (1)",
     ),
-    ("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 of 200 groups"),
     (
         "label -1 and 1",
         lambda: gr(label=np.where(BIRD == "landbird", -1, 1)),
         REFUSED,
         "got ['-1', '1']; rename",
-    ),
-    # metrics
-    (
-        "max_skew: scores and groups swapped",
-        lambda: M.max_skew(HALVES, SCORES, 10),
-        REFUSED,
-        "check the order of the arguments",
-    ),
-    (
-        "max_skew: k a float",
-        lambda: M.max_skew(SCORES, HALVES, 10.5),
-        REFUSED,
-        "k: expected an integer",
-    ),
-    (
-        "max_skew: a NaN",
-        lambda: M.max_skew(np.where(SCORES > 0.9, np.nan, SCORES), HALVES, 10),
-        REFUSED,
-        "are NaN",
-    ),
-    (
-        "ndkl: one group",
-        lambda: M.ndkl(SCORES, np.zeros(100, int)),
-        WARNED,
-        "every ranking is fair",
-    ),
-    (
-        "group_accuracy: scores",
-        lambda: M.group_accuracy(SCORES, HALVES, FOUR),
-        REFUSED,
-        "pass the likeliest class",
-    ),
-    (
-        "worst group: scores",
-        lambda: M.worst_group_accuracy(SCORES, HALVES, FOUR),
-        REFUSED,
-        "the likeliest class",
-    ),
-    ("discrepancy: one value", lambda: M.discrepancy(HALVES, 1), REFUSED, "at least 2"),
-    (
-        "accuracy: mixed",
-        lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR),
-        REFUSED,
-        "both to be numbers",
-    ),
-    (
-        "discrepancy: codes 1 and 2",
-        lambda: M.discrepancy(HALVES + 1, 2),
-        REFUSED,
-        "expected integers 0 .. 1",
-    ),
-    (
-        "discrepancy: a fraction",
-        lambda: M.discrepancy(HALVES / 2, 2),
-        REFUSED,
-        "expected integers 0 .. 1",
-    ),
-    ("discrepancy: names", lambda: M.discrepancy(BIRD, 2), REFUSED, "expected integers 0 .. 1"),
-    ("discrepancy: nothing", lambda: M.discrepancy(np.array([], int), 2), REFUSED, "non-empty"),
-    (
-        "auroc: -1 and 1",
-        lambda: M.auroc(SCORES, 2 * HALVES - 1),
-        REFUSED,
-        "wrong: expected both True and False",
-    ),
-    (
-        "auroc: probabilities",
-        lambda: M.auroc(SCORES, SCORES),
-        REFUSED,
-        "wrong: expected both True and False",
-    ),
-    ("krippendorff: two units of many", lambda: M.agreement(np.array([[0, 1, 0, 1, 1]] * 2).T)),
-    ("krippendorff: -1 for none", lambda: M.agreement(MINUS_ONES)),
-    ("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
-    (
-        "bootstrap_interval: a percent",
-        lambda: M.bootstrap_interval(SCORES, level=95),
-        REFUSED,
-        "in (0, 1), got 95",
     ),
 ]
 
@@ -583,9 +355,8 @@ def test_a_plausible_mistake_triggers_its_message(
     assert says in words
 
 
-def test_at_most_five_mistakes_pass_silently() -> None:
-    assert len({case[0] for case in CASES}) == len(CASES) == 98
-    assert sum(SILENT in answer for _, _, *answer in CASES) <= 5
+def test_at_most_two_mistakes_pass_silently() -> None:
+    assert sum(SILENT in answer for _, _, *answer in CASES) <= 2
 
 
 def test_outputs_of_a_relu_and_repeated_rows_are_not_accepted_as_embeddings() -> None:

@@ -97,7 +97,12 @@ BARE = replace(
 )
 
 
-def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) -> list[TaskResult]:
+def evaluate(
+    gallery: Embeddings = BARE,
+    texts: TextTable = TEXTS,
+    reference: Embeddings | None = None,
+    **options,
+) -> list[TaskResult]:
     fields = {
         "name": "noise",
         "title": "Noise",
@@ -106,7 +111,7 @@ def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) ->
         "resamples": 50,
     }
     fields |= {"attribute": {"gender": GENDER}, "queries": list(QUERIES), "resample": "queries"}
-    return RetrievalTask.build({**fields, **options}).measure(gallery, texts)
+    return RetrievalTask.build({**fields, **options}).measure(gallery, texts, reference=reference)
 
 
 def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
@@ -416,19 +421,7 @@ def test_uneven_reference_images_are_reported() -> None:
     noise = np.random.default_rng(0).normal(size=(40, D))
     rows = (nearest_women - values).numpy() * 5 + 0.01 * noise
     reference = Embeddings(rows.astype(np.float32), tuple(f"other {i}" for i in range(40)), {})
-    task = RetrievalTask.build(
-        {
-            "name": "noise",
-            "title": "Noise",
-            "data": Data(name="given"),
-            "k": K,
-            "resamples": 20,
-            "attribute": {"gender": GENDER},
-            "queries": list(QUERIES),
-            "methods": ["cali"],
-        }
-    )
-    (part,) = task.measure(BARE, TEXTS, reference=reference)
+    (part,) = evaluate(reference=reference, methods=["cali"])
     assert "reference images are uneven" in part.provenance.description
     assert "0 male, 40 female" in part.provenance.description
 

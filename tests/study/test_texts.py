@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import vldebias
+from tests.transformers_clip import load_transformers_clip
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.loading import text_host
@@ -68,29 +69,7 @@ def open_clip_model() -> tuple[nn.Module, Any, Encode]:
 
 
 def transformers_model() -> tuple[nn.Module, Any, Encode]:
-    from transformers import CLIPConfig, CLIPModel
-
-    tokenizer = load_pipeline().tokenizer
-    layers = {
-        "hidden_size": 32,
-        "intermediate_size": 37,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
-    ids = {
-        name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
-    text = {
-        **layers,
-        **ids,
-        "vocab_size": len(tokenizer),
-        "max_position_embeddings": tokenizer.model_max_length,
-    }
-    vision = {**layers, "image_size": 32, "patch_size": 16}
-    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
-    with torch.no_grad():  # with the usual initial weights, all prompts would be nearly identical
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model, tokenizer, _ = load_transformers_clip()
 
     def encode(prompts: Sequence[str]) -> Tensor:
         features = model.get_text_features(

@@ -279,16 +279,6 @@ def test_workers_ignore_the_signals_of_a_scheduler() -> None:
     )
 
 
-def test_augmentations_differ_between_epochs_and_views() -> None:
-    shifts: dict[int, set[float]] = {}
-    for batch in take(mapped(tokenize=None), 0, 15):
-        assert batch.texts == {}
-        for row, image, view in zip(batch.index.tolist(), batch.images, batch.views, strict=True):
-            shifts.setdefault(row, set()).update((float(image[2, 0, 0]), float(view[2, 0, 0])))
-    assert all(len(colours) % 2 == 0 for colours in shifts.values())
-    assert max(len(colours) for colours in shifts.values()) == 6
-
-
 def test_two_views_of_a_stream_do_not_need_captions_unless_captions_are_contrasted() -> None:
     (batch,) = take(streamed(Stream(N, without_caption=range(N)), tokenize=None), 0, 1)
     assert not torch.equal(batch.images, batch.views)

@@ -83,11 +83,6 @@ def test_with_too_few_images_the_required_number_is_reported() -> None:
     assert "about" in conclusion.sentence
 
 
-def test_identical_answers_are_equal() -> None:
-    before = {ACCURACY: rows(3, 4), RECALL: rows(1, 6)}
-    assert {conclusion.verdict for conclusion in concluded(before, before).values()} == {"equal"}
-
-
 def test_other_scores_that_worsen_are_the_cost_except_cosines() -> None:
     before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200), "positive_score": rows(300, 100)}
     after = {

@@ -364,9 +364,7 @@ def test_a_non_finite_gradient_does_not_change_any_weight(
     break_gradient = at_step(
         2, lambda: weight[0].register_hook(lambda gradient: gradient * float("inf"))
     )
-    with pytest.raises(
-        DivergedError, match=r"step 3: the loss is \d.*norm of its gradient is (inf|nan)"
-    ):
+    with pytest.raises(DivergedError, match=r"step 3: the loss is \d.* gradient is (inf|nan)"):
         fit(
             made,
             batches(),

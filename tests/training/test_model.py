@@ -175,11 +175,7 @@ def test_only_the_last_blocks_and_later_layers_are_trained(
     bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
     for odd, last, refusal in (
         (towers, {}, "merge them first"),
-        (
-            bare(image_parts=[flat]),
-            {"image": 1},
-            "the image tower has no blocks; omit image_blocks",
-        ),
+        (bare(image_parts=[flat]), {"image": 1}, "no blocks; omit image_blocks"),
         (bare(image_parts=[quantized]), {}, "its weights are quantized"),
     ):
         with pytest.raises(UnsupportedHostError, match=refusal):

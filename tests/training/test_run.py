@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from torch import Tensor
 from training_parts import (
     Stream,
     equal,
@@ -37,7 +36,6 @@ from vldebias.training import filtering, run
 from vldebias.training.batches import Batches
 from vldebias.training.changes import deciding_score
 from vldebias.training.filtering import StartingScores
-from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor
 from vldebias.training.objective import Objective, Trainee
 from vldebias.training.pairs import open_images
@@ -122,10 +120,8 @@ def test_a_finished_run_is_scored_again_with_the_current_settings(tmp_path: Path
     assert steps_done(tmp_path) == (0, -1)
     chosen: dict[str, Any] = {"accumulation": 2, "negatives": "step", "precision": "bf16"}
     first = logged(small(**chosen), tmp_path)
-    assert (
-        "trainable parameters; 24 images; processes: 1; precision: bf16; loss: info_nce at"
-        " temperature 0.2, with batches of 16" in first
-    )
+    assert "24 images; processes: 1; precision: bf16; loss: info_nce at temperature 0.2" in first
+    assert "with batches of 16" in first
     assert "resuming after" not in first
     assert steps_done(tmp_path) == (1, 1)
     then = json.loads((tmp_path / "run.json").read_text())["after"]
@@ -167,25 +163,6 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("vldebias.training.run.open_images", lambda _: Stream(9))
     with pytest.raises(InvalidInputError, match="got a stream"):
         list_pairs(small(), tmp_path)
-
-
-def test_kept_pairs_can_be_trained_on_with_their_labels_and_groups(tmp_path: Path) -> None:
-    list_pairs(small(items=40, label="label", score_pairs=True, keep=0.8), tmp_path)
-    again = load_settings(
-        data=str(tmp_path / "kept.parquet"),
-        val_data="birds",
-        val_items=12,
-        label="label",
-        group_dro="place",
-        steps=1,
-        batch_size=8,
-        temperature=0.2,
-        workers=0,
-        score_pairs=False,
-    )
-    outcome = train_model(again, tmp_path / "again", cpu=True)
-    assert outcome is not None
-    assert "zero_shot_accuracy" in outcome["after"]
 
 
 def test_training_filters_by_the_starting_model_and_resumes_with_the_same_pairs(
@@ -339,36 +316,6 @@ def test_a_training_that_ruins_the_model_is_reported_in_the_history_and_at_the_e
     assert unharmed["below_start"] is None
     (entry,) = (tmp_path / "unharmed" / "history.jsonl").read_text().splitlines()
     assert json.loads(entry)["below_start"] is False
-
-
-def test_a_killed_run_resumes_in_the_middle_of_its_stream(tmp_path: Path) -> None:
-    chosen = own_settings(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
-    killed_step = 5
-
-    def run(
-        stream: Any, folder: Path | None, until: int | None = None
-    ) -> tuple[list[float], dict[str, Tensor]]:
-        def interrupt(entry: dict[str, float], steps: int) -> None:
-            if entry["step"] == until:
-                raise KeyboardInterrupt
-
-        towers = tiny_towers()
-        objective = Objective(chosen, temperature=0.3, items=None)
-        batches = Batches.from_data(stream, chosen, towers)
-        history = fit(Trainee(towers, objective), batches, chosen, folder=folder, on_step=interrupt)
-        return [entry["loss"] for entry in history], towers.model.state_dict()
-
-    losses, uninterrupted = run(Stream(150, shards=5), None)
-    with pytest.raises(KeyboardInterrupt):
-        run(Stream(150, shards=5), tmp_path, killed_step)
-    stream = Stream(150, shards=5)
-    again, resumed_weights = run(stream, tmp_path)
-    assert again == losses
-    assert equal(resumed_weights, uninterrupted)
-    # Two micro-batches per step.
-    assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
-        "rows that were already used are not decoded"
-    )
 
 
 def test_two_views_do_not_need_captions_and_do_not_score_pairs(
@@ -567,23 +514,14 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         lambda: Monitor(TWO, captions=list("ab"), groups=torch.tensor([-1, -1])),
         "no image has a known group",
     ),
-    (
-        lambda: Monitor.from_data(BROKEN, plain),
-        r"own train: 23 of 23 .* cannot be read, such as id0 ",
-    ),
+    (lambda: Monitor.from_data(BROKEN, plain), "own train: 23 of 23 .* such as id0 "),
     (lambda: pairs_of(image_data(3, captions=())), "own: expected captions"),
-    (
-        lambda: pairs_of(image_data(3, captions=("", " ", "nan"))),
-        "own: expected captions, got none in 3 rows",
-    ),
+    (lambda: pairs_of(image_data(3, captions=("", " ", "nan"))), "got none in 3 rows"),
     (
         lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="{}"),
         "Set names to the names of the classes",
     ),
-    (
-        lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")),
-        "own: expected pairs .* got none",
-    ),
+    (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")), "expected pairs"),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of the 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
     (

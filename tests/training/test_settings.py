@@ -135,37 +135,16 @@ def test_the_default_precision_comes_from_the_launcher(
     ({"wise_ft": 0.5}, "wise_ft: unknown key; leave it out: .* saves the better of the end and"),
     ({"q": 1.5}, "q: .*less than or equal to 1.* got 1.5"),
     ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
-    (
-        {"loss": "rince", "learn_temperature": True},
-        "learn_temperature cannot be used with rince: its value falls",
-    ),
-    (
-        {"loss": "nuclr", "learn_temperature": True},
-        "learn_temperature cannot be used with nuclr: its running averages",
-    ),
+    ({"loss": "rince", "learn_temperature": True}, "learn_temperature .* with rince"),
+    ({"loss": "nuclr", "learn_temperature": True}, "learn_temperature .* with nuclr: its running"),
     ({"lr": float("nan")}, "lr: .*finite"),
     ({"streaming": True}, "streaming True would have no effect; it needs your own data"),
-    (
-        {"data": "folder", "items": 3},
-        "items 3 would have no effect; it needs data: birds or portraits",
-    ),
-    (
-        {"caption_noise": 0.2, "views": "two"},
-        "caption_noise 0.2 would have no effect; it needs captions",
-    ),
+    ({"data": "folder", "items": 3}, "items 3 .* needs data: birds or portraits"),
+    ({"caption_noise": 0.2, "views": "two"}, "caption_noise 0.2 .* needs captions"),
     ({"lora_rank": 4}, "lora_rank 4 would have no effect; it needs tune: lora"),
-    (
-        {"tune": "text", "image_blocks": 1},
-        "image_blocks 1 would have no effect; it needs tune: all or image",
-    ),
-    (
-        {"tune": "image", "text_blocks": 1},
-        "text_blocks 1 would have no effect; it needs tune: all or text",
-    ),
-    (
-        {"pretrained": "openai"},
-        "pretrained 'openai' would have no effect; it needs an open_clip architecture as model",
-    ),
+    ({"tune": "text", "image_blocks": 1}, "image_blocks 1 .* tune: all or image"),
+    ({"tune": "image", "text_blocks": 1}, "text_blocks 1 .* tune: all or text"),
+    ({"pretrained": "openai"}, "pretrained 'openai' .* architecture as model"),
     (
         {"data": "x", "label": "y", "caption": "c", "caption_template": "{}"},
         "caption 'c' would have no effect; it needs your own data with captions",
@@ -180,10 +159,7 @@ def test_the_default_precision_comes_from_the_launcher(
     ({"preset": ["lora"]}, r"preset: expected heads, lora, scratch, got \['lora'\]"),
     ({"seed": 1 << 63}, "seed: .* less than 9223372036854775808"),
     ({"negatives": "step"}, "negatives 'step' would have no effect; it needs accumulation"),
-    (
-        {"data": "folder", "group": "place"},
-        "group 'place' would have no effect; it needs held-out data",
-    ),
+    ({"data": "folder", "group": "place"}, "group 'place' .* needs held-out data"),
     (
         {"data": "folder", "split": "a", "val_split": "a"},
         "val_split 'a' is the training split",

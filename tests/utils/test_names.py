@@ -58,9 +58,7 @@ def test_weights_match_open_clip_and_need_no_import(
         if not name.endswith("-quickgelu"):  # derived from the other names on import
             assert tags == open_clip.list_pretrained_tags_by_model(name)
     check_weights("ViT-B-32", "laion2b_s34b_b79k")
-    with pytest.raises(
-        InvalidInputError, match=r"'nosuch'; expected one of openai, .* or a checkpoint file"
-    ):
+    with pytest.raises(InvalidInputError, match=r"'nosuch'; expected one of openai, .* file"):
         check_weights("ViT-B-32", "nosuch")
 
 

@@ -1,8 +1,5 @@
 """Test registries: lookup by name, entry points in other packages, and errors."""
 
-import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,72 +144,6 @@ def test_the_name_of_a_built_in_object_is_rejected_before_it_is_imported(
         with pytest.raises(InvalidInputError, match=f"^letter '{name}': this name is taken by"):
             built_in.register(Letter(name))
     assert [letter.name for letter in built_in.values()] == ["one", "two"]
-
-
-TAKEN = """
-import re
-from vldebias.data import DataSet, register_data
-from vldebias.hosts import Host, register_host
-from vldebias.judge.judges import JudgeSpec, register_judge
-from vldebias.losses import Loss, register_loss
-from vldebias.measure.metric import Metric, register_metric
-from vldebias.methods import Declaration, EditMethod, METHODS, register_method
-from vldebias.study import register_task
-from vldebias.study.task import Task
-from typing import Literal
-
-class Taken(EditMethod):
-    def fit(self, problem, role): return None
-class Orth(Taken):
-    declaration = Declaration("orth", title="t", about="a", source="s")
-class Quota(Taken):
-    declaration = Declaration("rerank", title="t", about="a", source="s")
-class Groups(Task):
-    task: Literal["groups"] = "groups"
-    def measure(self, images): return []
-class Judged(JudgeSpec):
-    kind: Literal["clip"] = "clip"
-    def ready(self, task, session): return None
-class Hosted(Host):
-    library = "transformers"
-    def __init__(self, model, tokenizer=None, negative=False): pass
-    def read(self, prompts, role): return {}
-    def install(self, attachment): return print
-
-for register, make in (
-    (register_method, Orth),
-    (register_method, Quota),
-    (register_loss, lambda: Loss("rince", "t", "s", "s", module="a:b")),
-    (register_data, lambda: DataSet("celeba", "a:b")),
-    (register_metric, lambda: Metric("gap", "gap")),
-    (register_task, lambda: Groups),
-    (register_judge, lambda: Judged),
-    (register_host, lambda: Hosted),
-):
-    try:
-        register(make())
-    except ValueError as error:
-        print(error)
-assert len(METHODS) > 20
-"""
-
-
-@pytest.mark.slow
-def test_no_registry_accepts_the_name_of_a_built_in_object() -> None:
-    done = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True)
-    named = re.findall(
-        r"^(.+) '(\S+)': this name is taken by .*; choose another", done.stdout, re.M
-    )
-    assert named == [
-        ("method", "orth"),
-        ("method", "rerank"),
-        ("loss", "rince"),
-        ("data set", "celeba"),
-        ("metric", "gap"),
-        ("task", "groups"),
-        ("judge", "clip"),
-        ("host", "transformers"),
-    ]
 
 
 @quiet

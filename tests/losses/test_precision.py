@@ -73,9 +73,9 @@ def test_block_height_on_a_gpu_depends_on_its_memory(monkeypatch):
     """Blocks of any height give the same value, including those chosen for a GPU with little
     memory."""
     large = torch.empty(65536, 1, device="meta")
-    assert sums._rows_at_once(large, large) * len(large) <= 1 << 26
+    assert sums.rows_at_once(large, large) * len(large) <= 1 << 26
     expected = step(losses.info_nce, "float32", 0.07)
-    monkeypatch.setattr(sums, "_rows_at_once", lambda *_: 7)
+    monkeypatch.setattr(sums, "rows_at_once", lambda *_: 7)
     value, gradients = step(losses.info_nce, "float32", 0.07)
     torch.testing.assert_close(value, expected[0])
     for gradient, before in zip(gradients, expected[1], strict=True):
@@ -102,7 +102,7 @@ def test_shared_exponentials_and_blocks_do_not_change_sums(name, height, monkeyp
     for narrow, kept in ((sums._NARROW, height), (0.0, height), (0.0, 0)):
         monkeypatch.setattr(sums, "_NARROW", narrow)
         if kept:
-            monkeypatch.setattr(sums, "_rows_at_once", lambda *_: height)
+            monkeypatch.setattr(sums, "rows_at_once", lambda *_: height)
         form = {} if kept else {"chunk_size": height}
         value, gradients = step(SUMMED[name], "float32", 0.07, **form)
         torch.testing.assert_close(value, expected[0])

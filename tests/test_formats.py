@@ -94,7 +94,7 @@ def test_the_groups_of_an_index_of_format_2_are_read() -> None:
 
 
 def test_the_groups_of_an_index_of_format_1_must_be_fitted_again() -> None:
-    with pytest.raises(InvalidInputError, match=r"got format 1.* fit them again with"):
+    with pytest.raises(InvalidInputError, match=r"expected 0.borders.* fit the shares again with"):
         IndexGroups.load(example("index.safetensors", 1))
 
 

@@ -279,6 +279,7 @@ RENAMED = {
     "prompts": ("attribute",),
     "sets": ("attribute",),
     "groups": ("people", "variants"),
+    "expected": ("quota",),
     "learning_rate": ("lr",),
     "generalized_cross_entropy": ("gce",),
 }

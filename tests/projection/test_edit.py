@@ -283,21 +283,23 @@ def test_a_recorded_choice_cannot_be_changed() -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reversed(Rowwise):
-    """Reverse text rows, and leave images unchanged."""
+    """Reverse rows."""
 
     kind: ClassVar[str] = "reversed"
     provenance: Provenance
 
-    def _replacement(self, unit: torch.Tensor, image: bool) -> torch.Tensor | None:
-        return None if image else -unit
+    def _replacement(self, unit: torch.Tensor, image: bool) -> torch.Tensor:
+        return -unit
 
 
-def test_rows_with_a_replacement_keep_their_length_and_those_without_one_are_unchanged() -> None:
+def test_rows_keep_their_length_and_texts_are_unchanged_by_an_edit_of_images() -> None:
     edit = Reversed(Provenance("reversed"))
     object.__setattr__(edit, "dim", 4)
     rows = torch.arange(8.0).reshape(2, 4)
     torch.testing.assert_close(edit(rows), -rows)
-    assert torch.equal(edit.image(rows), rows)
+    object.__setattr__(edit, "side", "image")
+    assert torch.equal(edit(rows), rows)
+    torch.testing.assert_close(edit.image(rows), -rows)
 
 
 def test_edits_by_role_are_uploaded_together(hub: tuple[Path, list[dict[str, Any]]]) -> None:

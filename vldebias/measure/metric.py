@@ -209,7 +209,7 @@ def _values(metric: Metric, compute: Callable[..., np.ndarray], *counts: np.ndar
 # Most bias and utility metrics share these defaults.
 _bias = partial(Metric, kind="bias", better="lower")
 _utility = partial(Metric, kind="utility", better="higher", bounds=SHARE)
-# What sentences call each measure of bias or utility, in everyday words.
+# What sentences call each measure of bias or utility, in everyday words; "" if its title says it.
 _EVERYDAY = {
     "worst_group": "accuracy for the worst-off group",
     "average": "accuracy over all images",
@@ -246,11 +246,11 @@ _EVERYDAY = {
     "signal_kept": "difference between classes that is kept",
     "unchanged": "images that stay the same",
     "unknown": "images that do not show the attribute",
-    "said_wrong": "texts that state a wrong value",
+    "said_wrong": "",
     "said_gap": "difference between groups in wrong values",
     "unclear_said": "texts that state a value nobody can see",
-    "said_right": "texts that state the right value",
-    "said_none": "texts that state no value",
+    "said_right": "",
+    "said_none": "",
     "refused_gap": "difference between groups in refusals",
     "label_changed": "people who are labelled differently afterwards",
     "lighter": "people with lighter skin afterwards",

@@ -681,12 +681,27 @@ def fitted_edit(method: EditMethod, problem: Problem, role: str) -> Edit:
             " with float64 factors left @ right.T = I - P, and Provenance from"
             " vldebias.projection.provenance"
         )
+    elif isinstance(fitted, type):
+        received = f"the class {fitted.__name__}"
+        remedy = f"return an instance of it, such as {fitted.__name__}().fit(pairs)"
+    elif isinstance(fitted, Mapping):
+        received = f"a {type(fitted).__name__}"
+        remedy = "return the edit for this role only; fit is called once per role"
+    elif isinstance(fitted, list | tuple):
+        received = f"a {type(fitted).__name__} with {len(fitted)} items"
+        remedy = (
+            "return a single edit; several attributes are solved jointly by"
+            " CalibratedProjection(lam=...).fit([pairs, ...])"
+        )
+    elif callable(fitted):
+        received = f"the function {getattr(fitted, '__name__', fitted)!s}"
+        remedy = (
+            "derive a dataclass from vldebias.projection.edit.Edit and move the function to its"
+            " __call__(z, strength)"
+        )
     else:
         received = f"a {type(fitted).__name__}"
-        remedy = (
-            "return one CalibratedProjection or other Edit for this role; fit is called once per"
-            " role, and to return a function, derive a dataclass from Edit with it as __call__"
-        )
+        remedy = "return a CalibratedProjection or another Edit"
     raise InvalidInputError(
         f"method {method.name!r}: fit returned {received}; expected a fitted"
         f" vldebias.projection.edit.Edit. {remedy[0].upper()}{remedy[1:]}"

@@ -275,7 +275,7 @@ class _Run:
         if self.choosing is None:
             print_line(
                 "the end of training will be saved; comparing it with the weights half way takes"
-                f" {LEAST_PAIRS} held-out pairs (--val-split or --val-data), and neither LoRA nor"
+                f" {LEAST_PAIRS} held-out pairs (--val-split, or --set val_data=DATA), and neither LoRA nor"
                 " learn_temperature"
             )
         start = f"{self.steps} steps"

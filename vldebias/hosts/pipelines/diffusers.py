@@ -407,10 +407,12 @@ class DiffusersHost(PipelineReader):
         Their states form a different space, often of the same width.
         """
         for name in _LAYERS:
-            requested = _plain_list(call.get(name))
+            if call.get(name) is None:
+                continue
+            requested = _plain_list(call[name])
             fitted = _plain_list(self.defaults.get(name))
             # 0 selects the same layer as None.
-            if requested not in (None, fitted, 0 if fitted is None else fitted):
+            if requested not in (fitted, 0 if fitted is None else fitted):
                 raise InvalidInputError(
                     f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, but"
                     f" the call has {name}={call[name]}, which selects a different space; omit it,"

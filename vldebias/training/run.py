@@ -275,8 +275,8 @@ class _Run:
         if self.choosing is None:
             print_line(
                 "the end of training will be saved; comparing it with the weights half way takes"
-                f" {LEAST_PAIRS} held-out pairs (--val-split, or --set val_data=DATA), and neither LoRA nor"
-                " learn_temperature"
+                f" {LEAST_PAIRS} held-out pairs (--val-split, or --set val_data=DATA), and neither"
+                " LoRA nor learn_temperature"
             )
         start = f"{self.steps} steps"
         if self.done:

@@ -414,7 +414,7 @@ class Returning(EditMethod):
     [
         (CalibratedProjection(), "that is not fitted; expected .* Call its fit"),
         (torch.eye(2), r"a Tensor \(2, 2\); expected .* For a matrix P, return Calibrated"),
-        (lambda z, strength=1.0: z, "a function; expected .* derive a dataclass from"),
+        (lambda z, strength=1.0: z, "the function <lambda>; expected .* Derive a dataclass from"),
         (None, "None; expected .* End fit with `return edit`"),
         ({"text": 1}, "a dict; expected .* once per role"),
     ],

@@ -609,6 +609,16 @@ def test_missing_training_data_is_rejected_before_numpy_is_imported(tmp_path: Pa
         assert stdout == "[]\n"
 
 
+def test_a_result_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Path) -> None:
+    folder = tmp_path / "it's"
+    folder.mkdir()
+    (folder / "result.json").touch()
+    done = CliRunner().invoke(app, ["eval", "gate", str(folder / "resul.json")])
+    assert done.exit_code == 2
+    message = " ".join(done.stderr.split())
+    assert f"{folder}/resul.json: no such file or folder; did you mean 'result.json'?" in message
+
+
 def test_packaged_suite_prompts_are_printed_without_torch(tmp_path: Path) -> None:
     _, stdout = run_and_look_for_imports("eval", "show", "fairface", "--texts", folder=tmp_path)
     *texts, imported = stdout.splitlines()

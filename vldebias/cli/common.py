@@ -193,8 +193,10 @@ class Command(HelpStyle, TyperCommand):
         except typer.BadParameter as error:
             value = value_of_option(getattr(error.param, "opts", ()), passed)
             message = error.message.removeprefix("Value error, ")
-            absent = message.rpartition("' does not exist")[0].partition("'")[2]
-            if absent:
+            # "Path 'name' does not exist", with double quotes if the name contains an apostrophe
+            quoted = message.rpartition(" does not exist")[0].partition(" ")[2]
+            if quoted[:1] in ("'", '"') and quoted[-1:] == quoted[0]:
+                absent = quoted[1:-1]
                 names = [path.name for path in Path(absent).parent.glob("*")]
                 message = f"{absent}: no such file or folder; "
                 message += did_you_mean(Path(absent).name, names, "check the path", 0.7)

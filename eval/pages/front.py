@@ -223,8 +223,8 @@ def _searched() -> list[str]:
     even_stay, uneven_stay, worst_stay = (searches[i]["stay"] for i in (EVEN, UNEVEN, worst))
     return [
         "searching 100,000 portraits (blends of three photographs): `queries.search`",
-        "100% of one group's surplus",
-        f"{even_left:.0%} if half of the index shows women, {uneven_left:.0%} if a fifth"
+        "one group's surplus: 100%",
+        f"{even_left:.0%} left if half of the index shows women, {uneven_left:.0%} if a fifth"
         f" does, {worst_left:.0%} in the worst of {len(searches)} indexes"
         f" ({worst.partition(': ')[2]})",
         f"{even_stay:.0%}, {uneven_stay:.0%} and {worst_stay:.0%} of the first 50 results stay;"

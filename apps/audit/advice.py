@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vldebias.data.prompt_file import PromptList, prompt_list
 from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
@@ -19,7 +20,6 @@ from vldebias.utils.phrases import listed_words, quantity
 from vldebias.utils.text_rows import TextRows
 from vldebias.wording import balance_prompts
 from vldebias.wording.languages import is_english
-from vldebias.wording.prompt_file import PromptList, prompt_list
 from vldebias.wording.reasons import reason_in_words
 
 from .line import CALIBRATIONS, LEVEL, CountsSource, with_words
@@ -84,7 +84,7 @@ def audit(
     See also docs/tutorials/audit-a-prompt-list.md.
 
     Args:
-        prompts: a list of prompts, a file (`vldebias.wording.prompt_file.read_prompts`) or a pandas
+        prompts: a list of prompts, a file (`vldebias.data.prompt_file.read_prompts`) or a pandas
             DataFrame.
         attribute: the attribute's prompt set, such as "gender".
         model: an image-text model, the result of `vldebias.load_host`, or a name that it accepts.

@@ -219,7 +219,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
             )
     check_out(folder)
     check_sets([attribute])
-    from vldebias.wording.prompt_file import read_prompts
+    from vldebias.data.prompt_file import read_prompts
 
     listed = read_prompts(file, column)
     print_message(f"{file}: read {listed}")
@@ -422,7 +422,7 @@ def _audit_rewriter(
     """Measure which values a prompt rewriter adds, without generating images."""
     check_out(folder)
     check_sets([attribute])
-    from vldebias.wording.prompt_file import read_prompts
+    from vldebias.data.prompt_file import read_prompts
 
     originals = read_prompts(original)
     texts = read_prompts(rewritten)

@@ -16,8 +16,8 @@ from apps.runs.listing import list_runs
 from apps.shares.task import SharesTask
 from vldebias.cli.rerank import _read
 from vldebias.data import ImageData, open_data
+from vldebias.data.prompt_file import read_prompts
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.wording.prompt_file import read_prompts
 
 WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "tired man", "niño")
 GROUPS = ("female", "male", "N/A", "cannot determine")

@@ -10,8 +10,8 @@ import pytest
 from brought import images
 
 from vldebias.data import ImageData, open_data
+from vldebias.data.prompt_file import read_prompts
 from vldebias.errors import InvalidInputError
-from vldebias.wording.prompt_file import read_prompts
 
 WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "old, tired man", "niño")
 Rows = list[list[str]]

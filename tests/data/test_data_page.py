@@ -10,7 +10,7 @@ import pytest
 from brought import CAPTIONS, FORMS, PROMPTS
 
 from vldebias.data import open_data
-from vldebias.wording.prompt_file import read_prompts
+from vldebias.data.prompt_file import read_prompts
 
 pytest.importorskip("datasets")
 pytestmark = [

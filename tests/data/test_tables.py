@@ -23,10 +23,10 @@ from vldebias.data.caption_cells import check_captions, one_row_per_image, says_
 from vldebias.data.label_values import odd_values
 from vldebias.data.labels import UNKNOWN
 from vldebias.data.layouts import find_layout
+from vldebias.data.prompt_file import read_prompts
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.utils.table_rows import cell_of, read_rows
-from vldebias.wording.prompt_file import read_prompts
 
 NAMES = ("a", "b", "c")
 values = st.lists(st.sampled_from([*NAMES, None, ""]), max_size=30)

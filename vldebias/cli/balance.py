@@ -63,8 +63,8 @@ def balance(
     """
     check_sets(attribute)
     chosen = shares_of(shares)
+    from vldebias.data.prompt_file import PromptList, read_prompts
     from vldebias.wording import balance_prompts
-    from vldebias.wording.prompt_file import PromptList, read_prompts
 
     # A text with spaces that is not the name of a file is a prompt.
     has_suffix = Path(file).suffix[1:].isalnum()

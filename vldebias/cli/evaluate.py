@@ -116,7 +116,7 @@ def run(
             suite, flags.get("data_root"), limit=flags.get("limit"), only=only or ()
         )
     if flags.get("prompts_file") is not None:
-        from vldebias.wording.prompt_file import read_prompts
+        from vldebias.data.prompt_file import read_prompts
 
         print_message(f"{flags['prompts_file']}: read {read_prompts(flags['prompts_file'])}")
     from vldebias.methods import get_method

@@ -135,8 +135,8 @@ def neutral(
       echo "A man and his dog" | vldebias prompts neutral -
     """
     check_sets([attribute])
+    from vldebias.data.prompt_file import read_prompts
     from vldebias.wording.neutral import neutral_texts
-    from vldebias.wording.prompt_file import read_prompts
 
     texts = read_prompts(file, column).prompts
     rows = list(zip(neutral_texts(texts, attribute), texts, strict=True))

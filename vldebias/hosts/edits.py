@@ -16,7 +16,7 @@ from vldebias.projection.edit import Edit, Rewording
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.projection.provenance import Choice
 from vldebias.prompts import StatedWords
-from vldebias.wording.prompt_file import checked_texts
+from vldebias.utils.texts import checked_texts
 
 Texts = Callable[[], Sequence[str]] | Sequence[str]
 """Prompts, or a function that returns them."""

@@ -25,7 +25,7 @@ from vldebias.study.inputs import Inputs, images_of_folder
 from vldebias.study.tasks.variants import prepared
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import INK
-from vldebias.wording.prompt_file import checked_texts
+from vldebias.utils.texts import checked_texts
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -35,11 +35,11 @@ from vldebias.errors import (
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 from vldebias.utils.markup import html_table
+from vldebias.utils.texts import checked_texts
 from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
 from vldebias.wording.decisions import Decide, UserDecisions
 from vldebias.wording.language import Assignment, Language, Replacement, Value, replace_all
 from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
-from vldebias.wording.prompt_file import checked_texts
 
 if TYPE_CHECKING:
     from vldebias.typing import AttributeLike

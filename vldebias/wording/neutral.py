@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.prompts.attribute import Attribute
+from vldebias.utils.texts import checked_texts
 from vldebias.wording.languages import language_of
-from vldebias.wording.prompt_file import checked_texts
 
 
 def neutral_texts(

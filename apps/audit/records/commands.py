@@ -220,8 +220,8 @@ def predict(
       vldebias records predict my-records --model "Stable Diffusion 1.5" \\
           --prompts prompts.txt --json
     """
+    from vldebias.data.prompt_file import read_prompts
     from vldebias.utils.files import packaged
-    from vldebias.wording.prompt_file import read_prompts
 
     from ..prediction import subject
     from .forecast import forecast

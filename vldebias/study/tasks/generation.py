@@ -15,6 +15,7 @@ from pydantic import Field, SerializeAsAny
 
 from vldebias import programs
 from vldebias.data.parallel import processes
+from vldebias.data.prompt_file import read_prompts
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
@@ -36,7 +37,6 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count, Name, Share, file_slug, one_of
 from vldebias.wording import balance_prompts
-from vldebias.wording.prompt_file import read_prompts
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vldebias.errors import InvalidInputError, need, shortened
+from vldebias.errors import InvalidInputError, need
 from vldebias.utils.json_tables import located_values
 from vldebias.utils.table_rows import (
     JSON_ENDINGS,
@@ -24,12 +24,10 @@ from vldebias.utils.table_rows import (
     read_rows,
 )
 from vldebias.utils.text_tables import OTHER_FORMS, decoded
+from vldebias.utils.texts import checked_texts, is_frame
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
-# A method that only pandas data frames have. Iterating over a frame yields its column names.
-_METHOD_OF_FRAMES = "iterrows"
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # These patterns recognise the infotexts saved by Automatic1111 and its forks, and the input lines
 # of their script "Prompts from file".
 _NEGATIVE = re.compile(r"Negative prompt:")
@@ -131,44 +129,9 @@ def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
     """
     if isinstance(prompts, PromptList):
         return prompts
-    if isinstance(prompts, str | Path) or hasattr(prompts, _METHOD_OF_FRAMES):
+    if isinstance(prompts, str | Path) or is_frame(prompts):
         return read_prompts(prompts, column)
     return PromptList(checked_texts(prompts))
-
-
-def checked_texts(prompts: Any, name: str = "prompts") -> tuple[str, ...]:
-    """Validate texts and return them as a tuple of strings.
-
-    Args:
-        prompts: the texts.
-        name: the name of the argument, for messages.
-
-    Raises:
-        InvalidInputError: If `prompts` is a data frame or not an ordered collection, or if an entry
-            is not a valid string.
-    """
-    if hasattr(prompts, _METHOD_OF_FRAMES):
-        raise InvalidInputError(
-            f"{name}: got a data frame with columns {list(map(str, prompts.columns))}; expected"
-            " strings. Pass one of its columns, such as frame['prompt']"
-        )
-    # A set has no order, and iterating over a string would yield characters.
-    is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
-    if is_no_list or not isinstance(prompts, Iterable):
-        raise InvalidInputError(
-            f"{name}: got {shortened(repr(prompts), 200)}; expected a string or a list of"
-            " strings, one per image"
-        )
-    # Iterating over an Arrow array yields scalars, not strings.
-    texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)
-    for place, text in enumerate(texts):
-        # Tokenizers cannot encode a lone surrogate, which is half of an emoji.
-        if not isinstance(text, str) or _LONE_SURROGATE.search(text):
-            raise InvalidInputError(
-                f"{name}: got {shortened(repr(text), 200)} at index {place} of {len(texts)};"
-                " expected a string or a list of strings, one per image"
-            )
-    return tuple(texts)
 
 
 def _text_of(path: Path) -> str:

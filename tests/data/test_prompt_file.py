@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refusals import refused
+from vldebias.data.prompt_file import prompt_list, read_prompts
 from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.utils.texts import checked_texts
 from vldebias.wording import balance_prompts
-from vldebias.wording.prompt_file import checked_texts, prompt_list, read_prompts
 
 CHAIR = "A red chair"
 CASTLE = "A doctor in a castle."
@@ -43,7 +44,7 @@ def test_lines_are_prompts_and_comments_are_counted(
 
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]))))
 def test_every_line_is_a_prompt_a_comment_or_blank(lines: list[str]) -> None:
-    from vldebias.wording.prompt_file import _of_lines
+    from vldebias.data.prompt_file import _of_lines
 
     text = "\n".join(lines)
     try:

@@ -29,7 +29,7 @@ from vldebias.prompts.english.words import (
     singular,
 )
 from vldebias.prompts.english.words import person as is_person
-from vldebias.prompts.prompt_set import append_word
+from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.wording.english.dates import AGE_BEFORE_NOUN, AGE_BEHIND
 from vldebias.wording.english.names import find_names
 from vldebias.wording.english.people import find_persons
@@ -174,7 +174,7 @@ def match(text: Text, persons: Persons, people: Sequence[NounValue]) -> list[int
     Args:
         text: The text.
         persons: The noun phrases for each person in the text.
-        people: The noun of each given person, see `sides_in`.
+        people: The noun of each given person, see `values_of_persons`.
     """
     matched: list[int | None] = [None] * len(persons)
     for number, (noun, _) in enumerate(people):
@@ -271,8 +271,10 @@ def _figures_of_clause(text: Text, figures: Sequence[_Figure], i: int) -> list[_
     return [figure for figure in figures if figure.side and figure.last_mention(i) >= opening]
 
 
-def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
+def values_of_persons(text: str, attribute: Attribute, people: Sequence[NounValue]) -> list[Value]:
     """Return the value that a text states for each given person, or None.
+
+    A value of another attribute than gender is returned for the first person.
 
     Args:
         text: The text.
@@ -280,16 +282,31 @@ def sides_in(text: str, attribute: Attribute, people: Sequence[NounValue]) -> li
         people: The noun of each person in the text, or in the prompt of which it is a rewritten
             version.
     """
-    value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     values: list[Value] = [None] * len(people)
+    if not attribute.gender:
+        stated = values_of_words(text, attribute)
+        values[0] = stated[0] if len(stated) == 1 else None
+        return values
+    value_of_side = {word.lower(): value for value, word in attribute.words.items()}
     for figure in _find_figures(read_text(text), people):
         if figure.number is not None:
             values[figure.number] = value_of_side.get(figure.side)
     return values
 
 
-def sides_of_words(text: str, attribute: Attribute) -> list[str]:
-    """Return the values that gendered words state, except in quotations and names of things."""
+def values_of_words(text: str, attribute: Attribute) -> list[str]:
+    """Return the values whose words a text contains.
+
+    A gendered word does not count in quotations and names of things.
+
+    Args:
+        text: The text.
+        attribute: The attribute.
+    """
+    if not attribute.gender:
+        words_of_value = attribute.set.attributes.items()
+        matchers = {v: StatedWords((*words, attribute.words[v])) for v, words in words_of_value}
+        return [value for value, matcher in matchers.items() if matcher.find(text)]
     words = read_text(text)
     sides = set()
     for i, word in enumerate(words.low):

@@ -24,18 +24,13 @@ from vldebias.wording.english.context import words_of_fact
 from vldebias.wording.english.descriptions import (
     agreeing_form,
     neutral_text,
-    sides_in,
-    sides_of_words,
-)
-from vldebias.wording.english.groups import describe, find_group
-from vldebias.wording.english.people import find_persons, find_subjects
-from vldebias.wording.english.phrases import PersonPhrase
-from vldebias.wording.english.stated import (
-    find_stated,
-    states,
     values_of_persons,
     values_of_words,
 )
+from vldebias.wording.english.groups import describe, find_group
+from vldebias.wording.english.people import find_persons, find_subjects
+from vldebias.wording.english.phrases import PersonPhrase, Persons
+from vldebias.wording.english.stated import find_stated, states, without_others
 from vldebias.wording.english.text import read_text, with_capitals_of
 from vldebias.wording.groups import Group, can_mix
 from vldebias.wording.language import (
@@ -166,11 +161,7 @@ class English(Language):
     def values_in(
         self, text: str, attribute: Attribute, people: Sequence[NounValue]
     ) -> list[Value]:
-        if attribute.gender:
-            return sides_in(text, attribute, people)
-        stated = values_of_words(text, attribute)
-        first = stated[0] if len(stated) == 1 else None
-        return [first, *[None] * (len(people) - 1)]
+        return values_of_persons(text, attribute, people)
 
     def neutral(self, text: str, attribute: Attribute) -> str:
         people: list[NounValue] = []
@@ -180,7 +171,7 @@ class English(Language):
         return neutral_text(text, attribute, people)
 
     def stated_values(self, text: str, attribute: Attribute) -> list[str]:
-        return sides_of_words(text, attribute) if attribute.gender else []
+        return values_of_words(text, attribute) if attribute.gender else []
 
     def persons_with_values(self, text: str, attribute: Attribute) -> list[DescribedPerson]:
         """Return the people in a description, except named ones, with their stated values.
@@ -191,12 +182,12 @@ class English(Language):
         """
         persons = find_persons(text)
         mentions = [_person(text, phrase, attribute, is_stated=False) for phrase, *_ in persons]
-        if attribute.gender:
-            values = sides_in(text, attribute, [(person.noun, None) for person in mentions])
-        else:
-            value_of_offset = values_of_persons(text, persons, attribute)
-            values = [value_of_offset.get(person.start) for person in mentions]
         is_stated = find_stated(text, persons, attribute)
+        if attribute.gender:
+            people: list[NounValue] = [(person.noun, None) for person in mentions]
+            values = values_of_persons(text, attribute, people)
+        else:
+            values = _values_of_phrases(text, persons, is_stated, attribute)
         described = []
         for (phrase, *_), person, value, stated in zip(
             persons, mentions, values, is_stated, strict=True
@@ -211,6 +202,29 @@ class English(Language):
             is_any = stated or value is not None
             described.append(DescribedPerson(" ".join(words), value, is_any, names_value))
         return described
+
+
+def _values_of_phrases(
+    text: str, persons: Persons, is_stated: Sequence[bool], attribute: Attribute
+) -> list[Value]:
+    """Return the value of an attribute other than gender for each person in a text, or None."""
+    starts = read_text(text).start
+    values: list[Value] = []
+    for number, mentions in enumerate(persons):
+        first = mentions[0]
+        # The person's noun phrase takes precedence over the rest of the text, in which "white"
+        # may be the color of a coat.
+        found = values_of_words(text[starts[first.opening] : first.end], attribute)
+        if not found:
+            # The longest words count: "an East Asian man" does not also name "Asian".
+            rest = without_others(text, persons, number)
+            stated_words = {word.lower() for word in attribute.stated.find(rest)}
+            for value, words_of_set in attribute.set.attributes.items():
+                words = (*words_of_set, attribute.words[value])
+                if not stated_words.isdisjoint(word.lower() for word in words):
+                    found.append(value)
+        values.append(found[0] if is_stated[number] and len(found) == 1 else None)
+    return values
 
 
 def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool) -> Mention:

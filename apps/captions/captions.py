@@ -23,7 +23,7 @@ from vldebias.report.result import Result
 from vldebias.utils.files import digest
 from vldebias.utils.phrases import lacking, listed_words, persons, quantity
 
-from .examples import Examples, Texts
+from .examples import Examples, Texts, write_measured
 from .interrupts import until_interrupted
 from .people import describe_captions
 from .reading import NOT_STATED, OTHER, REFUSED, SEVERAL, UNCLEAR, StatementReader
@@ -181,11 +181,10 @@ def stated_result(
     # One paragraph, so that a page with several models begins with what they state.
     notes = [" ".join(notes)] if len(models) > 1 and notes else notes
     notes += _doubts(words, texts, images, reader.attribute.set.name)
-    prompt_set = reader.attribute.set
     provenance = TaskProvenance(
-        title=f"What {examples.kind} state about {prompt_set.name}",
-        attribute=prompt_set.name,
-        attribute_hash=prompt_set.hash,
+        title=f"What {examples.kind} state about {reader.attribute.set.name}",
+        attribute=reader.attribute.set.name,
+        attribute_hash=reader.attribute.set.hash,
         split="table",
         data={Path(file).name: digest(file) for file in tables if isinstance(file, (str, Path))},
         **fields,
@@ -203,13 +202,16 @@ def stated_result(
     settings |= examples.write(answers, models, images, texts, files, stated_value)
     parts = []
     if answers.clear.any():
-        nouns = _cells(rows, "noun")
-        nouns_of_images = np.array([nouns.get(image, "") for image in images])
+        noun_of_image = _cells(rows, "noun")
+        nouns = np.array([noun_of_image.get(image, "") for image in images])
         misread = np.isin(images, [image for model, image in examples.misread if model in models])
-        parts.append(_clear_result(answers, settings, nouns_of_images, misread))
+        parts.append(_clear_result(answers, settings, nouns, misread))
     if (labels == UNCLEAR).any():
         parts.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
-    return Result.from_tasks(provenance.task, parts, seconds=None)
+    result = Result.from_tasks(provenance.task, parts, seconds=None)
+    if examples.out is not None:
+        write_measured(result, provenance.task, examples.strips, examples.out, examples.stem)
+    return result
 
 
 def _shared_images(texts: Texts) -> tuple[list[str], list[str]]:

@@ -15,6 +15,7 @@ from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import need
 from vldebias.measure.rows import Strip
 from vldebias.report.strip import write_strip
+from vldebias.study.run_files import RESULT
 from vldebias.utils.files import spreadsheet_csv, write_atomically
 from vldebias.utils.pictures import decode
 
@@ -22,6 +23,8 @@ from .rows import AnswerRows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from vldebias.report.result import Result
 
     from .table import Table
 
@@ -42,14 +45,18 @@ class Examples:
 
     Attributes:
         misread: images with a text that people marked as misread, and the model of that text.
+        stem: name of the file with images of wrong values, without its ending.
+        strips: stem -> these images, once `write` has found them.
     """
 
     def __init__(self, kind: str, tables: Sequence[Table], out: str | Path | None) -> None:
         self.kind = kind
+        self.stem = f"{kind}-examples"
         self.out = None if out is None else Path(out)
         folders = [Path(table).parent for table in tables if isinstance(table, (str, Path))]
         self.folders = list(dict.fromkeys([*folders, Path()]))
         self.misread: set[tuple[str, str]] = set()
+        self.strips: dict[str, Strip] = {}
         for name in (f"{kind}.csv", MARKS) if self.out is not None else ():
             file = Path(out or ".") / name
             if file.is_file():
@@ -64,7 +71,7 @@ class Examples:
         files: Mapping[str, Sequence[str]],
         stated_value: Callable[[Sequence[str]], str],
     ) -> dict[str, Any]:
-        """Write the table and the images, and return the setting with the wrong values.
+        """Write the table, find the images, and return the setting with the wrong values.
 
         Args:
             answers: what the models state.
@@ -98,14 +105,11 @@ class Examples:
         for row in shown:
             row["parts"] = _marked_words(row[column], row["read as"], stated_value)
         pictures = [self._picture(files.get(row["image"], [])) for row in shown]
-        sheet = self.out / f"{self.kind}-examples.png"
         if any(picture is not None for picture in pictures):
             blank = need("PIL.Image").new("RGB", CELL, SURROUND)
             squares = [picture or blank for picture in pictures]
             strip = Strip("", [row["image"] for row in shown], [("", squares)])
-            write_strip(strip, sheet, {"run": answers.result.provenance.task})
-        else:
-            sheet.unlink(missing_ok=True)
+            self.strips[self.stem] = strip
         about = {"kind": self.kind, "wrong": len(wrong), "several": len(models) > 1}
         return {"examples": {**about, "rows": shown}}
 
@@ -116,6 +120,28 @@ class Examples:
             with suppress(OSError, ValueError):
                 return in_cell(decode(folder / name))
         return None
+
+
+def write_measured(
+    result: Result, task: str, strips: Mapping[str, Strip], out: Path, suffix: str
+) -> None:
+    """Write a result and then its strips, which a full disk may have no space for.
+
+    Strips of an earlier run are removed, since they may show images that are no longer among these.
+
+    Args:
+        result: the result.
+        task: the task that the strips belong to.
+        strips: file stem -> strip.
+        out: folder for the files.
+        suffix: end of the file stem of all such strips.
+    """
+    result.write(out / RESULT)
+    for file in out.glob(f"*{suffix}.png"):
+        if file.stem not in strips:
+            file.unlink()
+    for stem, strip in strips.items():
+        write_strip(strip, out / f"{stem}.png", {"run": result.name, "task": task})
 
 
 def in_cell(image: Image) -> Image:

@@ -31,14 +31,12 @@ from vldebias.measure.rows import EDIT_STRIP, NONE, Strip, TaskProvenance, TaskR
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.conclusion import skin_sentence
 from vldebias.report.result import Result
-from vldebias.report.strip import write_strip
 from vldebias.utils.files import digest, read_json
-from vldebias.utils.json_values import JSON
 from vldebias.utils.phrases import lacking, listed_words, quantity
 from vldebias.utils.pictures import decode
 
 from ..captions.answers import chances_of, open_picture
-from ..captions.examples import in_cell
+from ..captions.examples import in_cell, write_measured
 from ..captions.interrupts import until_interrupted
 from ..captions.people import in_percent
 from ..captions.reading import SEVERAL, UNCLEAR, StatementReader
@@ -168,14 +166,7 @@ def evaluate_edits(
     parts[0].provenance.settings["advice"] += left_out
     result = Result.from_tasks("edits", parts, seconds=None)
     if out and result.rows:
-        metadata: dict[str, JSON] = {"run": result.name, "task": "skin"}
-        written = [
-            write_strip(strip, Path(out) / f"{stem}.png", metadata)
-            for stem, strip in parts[-1].strips.items()
-        ]
-        # Strips of an earlier run may show people who are not among these any more.
-        for file in set(Path(out).glob(f"*{EDIT_STRIP}.png")) - set(written):
-            file.unlink()
+        write_measured(result, "skin", parts[-1].strips, Path(out), EDIT_STRIP)
     return result
 
 
@@ -366,7 +357,8 @@ def interval_over_people(means: Floats, *, is_share: bool, n_edits: int | None =
     """Return the mean over people with its interval: Student's t, or Wilson's for shares.
 
     Wilson's interval is computed for the number of independent edits that would vary as much as the
-    people do, with the quantile of t. A t interval contains rare changes too seldom.
+    people and one further person do, with the quantile of t. A t interval contains rare changes too
+    seldom.
 
     Args:
         means: mean (n,) of each person.
@@ -381,13 +373,16 @@ def interval_over_people(means: Floats, *, is_share: bool, n_edits: int | None =
         return t_interval(means)
     n = len(means)
     share = float(means.mean())
-    variance = float(means.var(ddof=1)) / n
+    spread = float(((means - share) ** 2).sum())
+    # One more person of whom all edits or none are changed: if few people have most of the changes,
+    # a sample often lacks them.
+    variance = (spread + share * (1 - share)) / n**2
     # If nobody differs, the people say nothing about how much their edits have in common.
-    effective = share * (1 - share) / variance if variance > 1e-12 else n
+    effective = share * (1 - share) / variance if spread > 1e-12 else n
     effective = min(effective, n_edits or effective)
     quantile = float(need("scipy.stats").t.ppf(0.975, n - 1))
     level = 2 * NormalDist().cdf(quantile) - 1
-    return share_of(share * effective, effective, level)
+    return share_of(share * effective, effective, level)._replace(value=share)
 
 
 def _judged(

@@ -1,9 +1,10 @@
 """Test `vldebias eval edits`: labels and skin before and after edits, counted by hand."""
 
+import errno
 import io
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,16 @@ from PIL import Image
 from scipy import stats
 from typer.testing import CliRunner
 
+from apps.captions import examples
 from apps.edits import edits
 from apps.edits.edits import evaluate_edits, interval_over_people
 from vldebias.cli import app
 from vldebias.errors import InvalidInputError, MissingPackageError, SuspectInputWarning
 from vldebias.judge.judges import Judge
+from vldebias.measure.rows import Strip
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
+from vldebias.utils.json_values import JSON
 
 POINTS = "113 90 143 90 128 107 116 122 140 122"
 Columns = dict[str, list[object]]
@@ -122,7 +126,8 @@ def naive_wilson(values: Sequence[float], people: Sequence[str]) -> tuple[float,
     """Solve (mean - p)^2 = t^2 p (1 - p) / n for p, with the effective number of edits n."""
     means = naive_means(values, people)
     mean = sum(means) / len(means)
-    variance = sum((value - mean) ** 2 for value in means) / (len(means) - 1) / len(means)
+    further = mean * (1 - mean) ** 2 + (1 - mean) * mean**2  # variance of a person with 0 or 1
+    variance = (sum((value - mean) ** 2 for value in means) + further) / len(means) ** 2
     n = min(mean * (1 - mean) / variance, len(values))
     t = stats.t.ppf(0.975, len(means) - 1)
     low, high = sorted(np.roots([1 + t * t / n, -2 * mean - t * t / n, mean * mean]).real)
@@ -327,6 +332,26 @@ def test_the_command_writes_a_page_with_strips(folder: Path, tmp_path: Path) -> 
     assert verified.exit_code == 0, verified.output
 
 
+def test_a_disk_without_space_for_pictures_keeps_what_was_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_strip = examples.write_strip
+
+    def fail(strip: Strip, path: Path, metadata: Mapping[str, JSON]) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(examples, "write_strip", fail)
+    command = ["eval", "edits", str(folder / "edits.csv"), "--out", str(tmp_path / "out")]
+    assert isinstance(CliRunner().invoke(app, command).exception, OSError)
+    measured = Result.read(tmp_path / "out" / "result.json").rows
+    assert not list(tmp_path.glob("out/*.png"))
+    monkeypatch.setattr(examples, "write_strip", write_strip)
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert Result.read(tmp_path / "out" / "result.json").rows == measured
+    assert len(list(tmp_path.glob("out/*-edit-strip.png"))) == 2
+    assert (tmp_path / "out" / "index.html").exists()
+
+
 def test_without_relative_changes_the_gate_checks_the_raw_share(folder: Path) -> None:
     table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
     table["after"] = [str(folder / f"{n}-ceo.png") for n in range(20)]
@@ -504,7 +529,8 @@ def test_groups_without_a_name_and_named_none_stay_two_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("people", "each", "rate", "spread"), [(100, 1, 0.05, 0), (20, 10, 0.02, 2), (40, 5, 0.3, 2)]
+    ("people", "each", "rate", "spread"),
+    [(100, 1, 0.05, 0), (20, 10, 0.02, 2), (40, 10, 0.02, 2), (40, 5, 0.3, 2)],
 )
 def test_the_interval_over_people_contains_rare_shares(
     people: int, each: int, rate: float, spread: int

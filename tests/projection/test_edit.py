@@ -21,6 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import vldebias
+from tests.formats import cross_attention
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
@@ -441,3 +442,13 @@ def test_a_config_of_the_greatest_length_is_read(
             load_edit(tmp_path)
     else:
         assert isinstance(load_edit(tmp_path), Edit)
+
+
+def test_only_readouts_that_separate_held_out_prompts_are_used() -> None:
+    edit = cross_attention()
+    blind = replace(edit, auroc={"stated": {"mid": 0.6}, "person": {"mid": 0.6}})
+    assert edit.can_read
+    assert not blind.can_read
+    assert edit.reading(torch.tensor([1.0, 0.0])) == (True, "female")
+    assert edit.reading(torch.zeros(2)) == (False, None)
+    assert blind.reading(torch.zeros(2)) == (True, None)  # a person, to be on the safe side

@@ -459,3 +459,10 @@ def test_only_a_trace_that_rounds_the_identity_away_is_too_large(
     trace: float, is_too_large: bool
 ) -> None:
     assert _is_too_large(trace) is is_too_large
+
+
+@pytest.mark.parametrize("n", [2, 20])
+def test_attributes_of_two_models_are_rejected_whether_rows_are_few_or_many(n: int) -> None:
+    scatters = [torch.ones(n, 8), torch.ones(n, 5)]
+    with pytest.raises(InvalidInputError, match=r"expected finite .* got widths \[5, 8\]"):
+        CalibratedProjection.solve(scatters, lam=1.0)

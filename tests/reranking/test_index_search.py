@@ -562,3 +562,21 @@ def test_the_number_that_a_store_refuses_is_named(index: Index, queries: Debiase
 
     with pytest.raises(TimeoutError):
         queries.search(offline, QUERY, 20)
+
+
+def test_no_more_results_are_read_once_each_part_can_fill_its_places(
+    index: Index, groups: IndexGroups
+) -> None:
+    groups = replace(groups, shares=np.full(2, 0.5), near_shares=np.full(2, 0.5))
+    labels = groups.predict(index.vectors)
+    parts = labels.codes + 2 * np.asarray(labels.is_near)
+    # Of 20 places, each group needs five of either part, and one more because of rounding.
+    rows = np.concatenate([np.flatnonzero(parts == part)[:n] for part, n in enumerate([7, 43] * 2)])
+    requested = []
+
+    def call(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        requested.append(n)
+        return rows[:n], np.linspace(1, 0, len(rows))[:n], index.vectors[rows[:n]]
+
+    search_page(groups, call, vector_of(QUERY), 20, page=1)
+    assert requested == [5 * 20]

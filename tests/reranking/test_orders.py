@@ -290,3 +290,11 @@ def test_a_part_that_runs_out_leaves_its_places_to_the_rest_of_its_group() -> No
     assert (codes[order] == 0).sum() == 10
     assert is_near[order].sum() == 4
     assert sorted(quota(candidates, 40).tolist()) == list(range(40))
+
+
+def test_a_group_without_candidates_leaves_the_ratio_of_the_others() -> None:
+    scores = np.arange(20.0)[::-1]
+    codes = np.arange(20) // 10
+    two = Candidates(scores, codes, ["b", "c"], np.array([0.6, 0.4]))
+    three = Candidates(scores, codes + 1, ["a", "b", "c"], np.array([0.5, 0.3, 0.2]))
+    assert quota(three, 10).tolist() == quota(two, 10).tolist()

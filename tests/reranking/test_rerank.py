@@ -493,3 +493,20 @@ def test_every_loop_has_a_bound() -> None:
                 assert names, f"{file.name}: while True"
                 # Integers that the loop changes, which cannot be NaN.
                 assert names & {"different", "n"}, f"{file.name}:{node.lineno}"
+
+
+def test_padding_is_no_candidate_if_labels_are_listed_by_id() -> None:
+    labels = np.array(["m", "f"])[np.arange(20) % 2]
+    ids = np.array([[2, 4, 7, 9], [1, 0, -1, -1]])
+    scores = np.array([[0.9, 0.8, 0.7, 0.6], [0.9, 0.8, -np.inf, -np.inf]])
+    by_row = vldebias.rerank(scores, 3, ids=ids, labels=labels)
+    by_id = vldebias.rerank(scores, 3, ids=ids, labels=dict(enumerate(labels.tolist())))
+    assert by_id.tolist() == by_row.tolist()
+
+
+def test_masked_scores_and_shares_of_an_unknown_group_are_rejected() -> None:
+    with pytest.raises(InvalidInputError, match="scores: got a masked array"):
+        vldebias.rerank(np.ma.array(SCORES, mask=np.arange(8) == 2), 4, labels=LABELS)
+    shares = {"m": 0.4, "f": 0.4, "unknown": 0.2}
+    with pytest.raises(InvalidInputError, match="'unknown', which is read as an unknown group"):
+        vldebias.rerank(SCORES, 4, labels=LABELS, shares=shares)

@@ -168,6 +168,7 @@ def test_nouns_are_counted_if_there_is_a_column() -> None:
         (["A man.", "A person.", "A child."], UNCLEAR),
         (["A person.", "A runner."], UNCLEAR),
         (["A man.", "A man and a woman.", "A man."], SEVERAL),
+        (["A nonbinary person.", "A nonbinary runner."], SEVERAL),
         (["A dog.", "A cat."], ""),
         ([], ""),
     ],
@@ -283,6 +284,7 @@ def test_the_interval_of_a_gap_contains_it(first: int, last: int) -> None:
               for hits in (first, last)]  # fmt: skip
     low, high = difference_interval(*shares)
     assert low <= shares[1].value - shares[0].value <= high
+    assert difference_interval(*reversed(shares)) == pytest.approx((-high, -low))
 
 
 def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:

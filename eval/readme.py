@@ -40,6 +40,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"front": front.front, "needs": front.needs_of_commands},
     "docs/explanation/results.md": {
         "window": front.window,
+        "cases": front.cases,
         "promises": promises.promises,
         "by_texts": promises.by_texts,
         "simple_rivals": rivals.simple_rivals,

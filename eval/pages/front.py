@@ -149,7 +149,7 @@ PACKAGED = (
 )
 WINDOW = (
     Line(
-        "people by the small model",
+        "people, everyday prompts, small model",
         "balanced prompts (default)",
         *PEOPLE,
         "balanced-prompts",
@@ -161,16 +161,22 @@ WINDOW = (
         *COUNTED_BY_ONE,
         "balanced-prompts",
     ),
-    Line("people by the small model", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
     Line(
-        "professions by the small model",
+        "people, everyday prompts, small model",
+        "the paper's projection, `cali`",
+        *PEOPLE,
+        "cali",
+        WRITTEN,
+    ),
+    Line(
+        "people, guidance 7.5, small model",
         "unchanged prompts, `cross-attention`",
         *STEERED,
         "cross-attention",
         GENDER,
     ),
     Line(
-        "searching photographs",
+        "searching CelebA, even gallery",
         "the query edited, `difference+equalise`",
         *SEARCH,
         DECLARED["difference+equalise"].title,
@@ -182,7 +188,7 @@ WINDOW = (
         "rerank",
     ),
     Line(
-        "classifying photographs by age",
+        "classifying CelebA by age",
         "edit from text (default)",
         *AGES,
         "difference of the values",
@@ -237,6 +243,69 @@ def window() -> str:
     """Write all lines, with benefits and costs."""
     head = ["task", "before", "after", "chance", "cost", "n"]
     return table(head, *(line.cells() for line in WINDOW))
+
+
+# The values of two measures without a method: the measure, the rows of a result, and the case.
+CASES: tuple[tuple[str, str, tuple[str, ...], str, str, str], ...] = (
+    (
+        "gap from even shares, small model",
+        "wordings",
+        ("wordings gender",),
+        WRITTEN,
+        GAP,
+        'everyday prompts, such as "a nurse in a park"',
+    ),
+    (
+        "",
+        "quickstart",
+        ("generation gender",),
+        "unseen professions",
+        GAP,
+        '"A photo of a nurse."',
+    ),
+    (
+        "",
+        "steer_models",
+        ("miniature",),
+        GENDER,
+        GAP,
+        '"A photo of a nurse.", guidance 7.5 instead of 3, ten professions',
+    ),
+    (
+        "MaxSkew, CelebA",
+        "rivals_real",
+        ("celeba professions",),
+        "",
+        "max_skew@50",
+        "the first 50 of 434 images, ten splits",
+    ),
+    (
+        "",
+        "photographs",
+        ("photographs: CelebA, gender, draw 0", "photographs: CelebA, gender, draw 1"),
+        "professions",
+        "max_skew",
+        "the first twentieth of 554 and of 586 images",
+    ),
+    (
+        "",
+        "closed_form",
+        ("CLIP ViT-B/32, CelebA",),
+        "",
+        "max_skew@50",
+        "the first 50 of 804 images, 32 queries",
+    ),
+)
+
+
+def cases() -> str:
+    """Write what two measures are without a method, by prompts, images and settings."""
+    lines = [["measure", "without a method", "case", "file in `eval/results`"]]
+    for measure, name, tasks, subset, metric, case in CASES:
+        result = read(name)
+        values = [result.row(task, metric, "none", subset=subset).value for task in tasks]
+        lines.append([measure, f"{np.mean(values):.2f}", case, f"`{name}.json`"])
+    return table(*lines)
 
 
 def needs_of_commands() -> str:

@@ -171,31 +171,34 @@ def true_shares() -> str:
 
 def reranked() -> str:
     """Write what query edits and re-ranking leave of the skew, and their cost."""
-    methods = ("query edit", "re-rank")
+    names = {"query edit": "edit", "re-rank": "re-ranking"}
     rows = read("rerank").rows
     value = {(row.task, row.metric, row.method): row.value for row in rows}
-    lines = [["galleries", *methods]]
+    columns = ["skew left (worst)", "hits", "stay"]
+    head = [f"{name}: {column}" for name in names.values() for column in columns]
+    lines = [["galleries", *head]]
     for task in dict.fromkeys(task for task, *_ in value if task.startswith("all: collections")):
         cells = []
-        for method in methods:
-            names = ("left", "left_most", "retained", "stay")
-            left, most, retained, stay = (value[task, name, method] for name in names)
-            cells.append(f"{left:.2f} (at most {most:.2f}), {retained:.2f}, {stay:.2f}")
+        for method in names:
+            figures = (value[task, name, method] for name in ("left", "left_most", "retained"))
+            left, worst, retained = figures
+            cells += [f"{left:.2f} ({worst:.2f})", f"{retained:.2f}"]
+            cells.append(f"{value[task, 'stay', method]:.2f}")
         lines.append([task.removeprefix("all: collections, "), *cells])
-    ranges = []
-    for method in methods:
+    cells = []
+    for method in names:
         left = [
             row.value
             for row in rows
             if row.task.startswith("flickr, gender, 20% female")
             and (row.metric, row.method) == ("left", method)
         ]
-        ranges.append(f"{min(left):.2f} to {max(left):.2f}")
-    lines.append(["Flickr8k, 20% women", *ranges])
+        cells += [f"{min(left):.2f} to {max(left):.2f}", "", ""]
+    lines.append(["Flickr8k, 20% women", *cells])
     note = (
-        "In each cell: the share of the skew above chance that remains (1: the unedited search),"
-        " with its maximum over galleries; retained hits; and the share of the first k results that"
-        " are the same as before. Last row: the share of the skew, over samples. From"
+        "Skew left: the share of the skew above chance that remains (1: the unedited search), as a"
+        " mean over galleries, with the worst of them; in the last row, over samples. Hits:"
+        " retained hits. Stay: the share of the first k results that are the same as before. From"
         " `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
@@ -217,7 +220,7 @@ def searched() -> str:
     """Write what searches of indexes leave of the skew, and how many results and queries suffer."""
     result = read("search_index")
     value = {(row.task, row.method, row.subset, row.metric): row.value for row in result.rows}
-    lines = [["index", "first 10", "first 50", "label error"]]
+    lines = [["index", "first 10", "first 50", "error of the share"]]
     for task in dict.fromkeys(task for task, *_ in value):
         kind, _, title = task.partition(": ")
         for method in KINDS.get(kind, ()):
@@ -250,20 +253,22 @@ def searched() -> str:
             error = value.get((f"all: {title}", method, "", "error"))
             cells.append("" if error is None else f"{error:.2f}")
             lines.append(cells)
-    note = (
-        "In each cell: skew above chance among the people in the first results (1: the unedited"
-        " search), the share of these results that are the same as before, and the share of the"
-        " queries whose shares move away from the index's by more than 0.05. Label error: the share"
-        " of men (or old or White people) by the labels of the sample, minus the true one. 40"
-        " queries each. From `eval/results/search_index.json`, which also has the collections."
+    explained = textwrap.fill(
+        "Each cell has three figures: the skew above chance that is left among the people in the"
+        " first results (1: the unedited search), the share of these results that stay, and the"
+        " share of the 40 queries that get worse, because their shares move away from the index's"
+        " by more than 0.05. Error of the share: the share of men (or old or White people) in the"
+        " index that `queries.search` estimates from its labels, minus the true share.",
+        150,
     )
-    return table(*lines, note=note)
+    source = "From `eval/results/search_index.json`, which also has the collections."
+    return f"\n{explained}\n{table(*lines, note=source)}"
 
 
 def search_range() -> str:
     """Write the mean and the range over indexes of what a search leaves, keeps and worsens."""
     rows = [row for row in read("search_index").rows if row.task.startswith(GENDER_INDEXES)]
-    sentences = []
+    lines = [["", "skew left", "worst index", "queries that get worse", "results that stay"]]
     for k in SHOWN:
         cells: dict[str, dict[str, float]] = {"left": {}, "stay": {}, "worse": {}}
         for row in rows:
@@ -271,19 +276,21 @@ def search_range() -> str:
             if is_shown and row.metric in cells:
                 cells[row.metric][row.task.partition(": ")[2]] = row.value
         left, stay, worse = (values.values() for values in cells.values())
-        worst = max(cells["left"], key=cells["left"].__getitem__)
-        sentences.append(
-            f"Among the first {k} results, {mean(left):.2f} of the skew above chance is left, from"
-            f" {min(left):.2f} to {max(left):.2f} in the worst index ({worst});"
-            f" {mean(worse):.0%} of the queries get worse, in one index {max(worse):.0%};"
-            f" {mean(stay):.0%} of the results stay, from {min(stay):.0%} to {max(stay):.0%}."
+        lines.append(
+            [
+                f"first {k}",
+                f"{mean(left):.2f} ({min(left):.2f} to {max(left):.2f})",
+                max(cells["left"], key=cells["left"].__getitem__),
+                f"{mean(worse):.0%} (up to {max(worse):.0%})",
+                f"{mean(stay):.0%} ({min(stay):.0%} to {max(stay):.0%})",
+            ]
         )
     count = len({row.task for row in rows})
-    text = (
-        f"Means and ranges over {count} indexes, by gender and without a filter (below 0: more even"
-        " than chance). "
+    note = (
+        f"Means over {count} indexes by gender, without a filter, with their ranges. Below 0: more"
+        " even than chance."
     )
-    return f"\n{textwrap.fill(text + ' '.join(sentences), 150)}\n\n"
+    return table(*lines, note=note)
 
 
 METHOD = {

@@ -1,4 +1,4 @@
-"""Write how far claims about searches hold on real data."""
+"""Write what re-ranking and query edits do to searches of real photographs."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def _count(row: Measurement) -> str:
 
 
 def by_texts() -> str:
-    """Write the effect of each rule on kinds of queries and individual searches of photographs."""
+    """Write what each method does to categories of queries and single searches of photographs."""
     head = [
-        "rule",
-        "categories of queries made worse",
-        "individual searches made worse",
+        "method",
+        "categories clearly more skewed",
+        "single searches clearly more skewed",
         "skew above chance removed",
-        "CelebA alone",
+        "MaxSkew, CelebA alone",
     ]
     lines = [head]
     for method, title in CANDIDATES.items():
@@ -77,7 +77,7 @@ def _celeba(metric: str, method: str) -> Iterator[Measurement]:
 
 
 def promises() -> str:
-    """Write each claim about searches with its measurement."""
+    """Write what re-ranking does to searches of photographs, and its cost."""
     cells = f"cells: {PHOTOGRAPHS}"
     single = f"single searches: {PHOTOGRAPHS}"
     stating = [
@@ -90,22 +90,22 @@ def promises() -> str:
     total = sum(next(iter(row.n.values())) for row in stating)
     same = sum(round(row.value * next(iter(row.n.values()))) for row in stating)
     lines = [
-        ["measure", PHOTOGRAPHS],
+        ["measure", "re-ranking"],
         [
-            "categories of queries made worse, per gallery and sample",
+            "categories of queries that clearly got more skewed",
             _count(_row(cells, "worse", RERANK)),
         ],
         [
-            "individual searches made worse (2.5% expected by chance)",
+            "single searches that clearly got more skewed (2.5% expected by chance)",
             _percent(_row(single, "worse", RERANK)),
         ],
-        ["the same, made better", _percent(_row(single, "better", RERANK))],
+        ["single searches that clearly got less skewed", _percent(_row(single, "better", RERANK))],
         [
-            "skew above chance removed, including galleries whose results keep their order",
+            "skew above chance removed (galleries whose results keep their order included)",
             _percent(_row(cells, "removed", RERANK)),
         ],
-        ["cost: retained hits after and before, where results change", _retained()],
-        ["queries that state a value and remain bit-identical", f"{same:,} of {total:,}"],
+        ["cost, where results change: retained hits after and before", _retained()],
+        ["queries that state a value and keep their results", f"{same:,} of {total:,}"],
     ]
     return table(*lines, note=f"From `eval/results/{NAME}.json`.")
 

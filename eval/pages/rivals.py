@@ -1,4 +1,4 @@
-"""Write how far each default is ahead of its simplest rivals, for `docs/explanation/results.md`."""
+"""Write each default next to the simplest alternatives, for `docs/explanation/results.md`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from vldebias.report.result import Result
 RESULT = "simple_rivals"
 # A rival that the table leaves out: the default before the first release.
 FORMER = "images with tests"
+# What is measured in each section, and on what.
 SECTIONS = {
     "classification": (
-        "Worst-group accuracy. After a comma: rows that are clearly worse / better than text alone"
+        "Worst-group accuracy (higher is better), as a mean over rows: pairs of class prompts on a"
+        " sample of images. In parentheses: how many rows are clearly worse, and clearly better,"
+        " than with text alone"
     ),
-    "search": "MaxSkew@k above chance (lower is better)",
-    "training": "R@10",
-    "prompts": "Right changes minus ten times the wrong ones, per 100 labelled prompts",
+    "search": "MaxSkew@k above chance (lower is better), as a mean over galleries",
+    "training": "Recall@10 (higher is better), as a mean over settings of training runs",
+    "prompts": (
+        "Right changes minus ten times the wrong ones, per 100 labelled prompts (higher is better)"
+    ),
 }
 EVEN = (
     "The median assumes that both classes are equally common, and always moves the boundary. With"
@@ -50,67 +55,57 @@ def behind(result: Result) -> set[tuple[str, str]]:
 
 
 def simple_rivals() -> str:
-    """Write a table for each section, with one line per family."""
+    """Write a table for each section, with a row per family and a column per method."""
     result = read(RESULT)
     blocks = []
-    for section, title in SECTIONS.items():
-        lines = [
-            ["family", "rows", "default", "mean", "rivals: mean, and by how much it is behind"]
-        ]
+    for section, measured in SECTIONS.items():
+        families: dict[str, dict[str, str]] = {}
         for about in result.provenance:
-            if str(about.settings["section"]).partition(",")[0] == section:
-                lines.append(_line(result, about))
-        behind_of_reason: dict[str, list[str]] = {}
-        for task, rival in sorted(behind(result)):
-            if task.startswith(section):
-                place = f"`{rival}` ({task.partition(', ')[2] or task.partition(': ')[2]})"
-                behind_of_reason.setdefault(REASONS[task, rival], []).append(place)
-        note = ""
-        for reason, places in behind_of_reason.items():
-            note += f"- Clearly better than the default: {'; '.join(places)}. {reason}\n"
-        note = f"{note}\nFrom `eval/results/{RESULT}.json`.".strip()
-        blocks.append(f"\n### {section.capitalize()}\n\n{title}.\n{table(*lines, note=note)}")
+            if str(about.settings["section"]).partition(",")[0] != section:
+                continue
+            family = f"{about.settings['family']} ({about.n['rows']})"
+            cells = families.setdefault(family, {})
+            for method, cell in _cells(result, about).items():
+                # A method is listed with every kind of input, and bold with its own.
+                if method not in cells or cell.startswith("**"):
+                    cells[method] = cell
+        methods = list(dict.fromkeys(method for cells in families.values() for method in cells))
+        lines = [["data (n)", *methods]]
+        for family, cells in families.items():
+            lines.append([family, *(cells.get(method, "") for method in methods)])
+        blocks.append(
+            f"\n### {section.capitalize()}\n\n{measured}. Bold: the default.\n"
+            f"{table(*lines, note=_reasons(result, section))}"
+        )
     return "".join(blocks).rstrip() + "\n\n"
 
 
-def _line(result: Result, about: TaskProvenance) -> list[str]:
-    """Return the cells of a family: its default, and each rival's mean and distance."""
+def _cells(result: Result, about: TaskProvenance) -> dict[str, str]:
+    """Return the mean of each method in a family, bold for the default, with counts of rows."""
     rows = [row for row in result.rows if row.task == about.task]
-    ahead = {row.method: row for row in rows if row.metric == "ahead"}
     decides = rows[0].metric
     form = ".1f" if decides == "score" else ".3f"
-    default = str(about.settings["default"])
-    family = str(about.settings["family"])
-    _, _, door = str(about.settings["section"]).partition(", ")
-    rivals = []
-    mean = ""
+    counts = {(row.method, row.metric): round(row.value) for row in rows}
+    cells = {}
     for row in rows:
         if row.metric != decides or row.method.startswith(FORMER):
             continue
-        counts = {
-            other.metric: round(other.value)
-            for other in rows
-            if other.method == row.method and other.metric in ("worse", "better")
-        }
         text = f"{row.value:{form}}"
-        if row.method == default:
-            mean = text
-        else:
-            name = "nothing" if row.method == NONE else row.method
-            low, high = ahead[row.method].interval
-            text = (
-                f"{name} {text} ({ahead[row.method].value:+{form}} [{low:+{form}}, {high:+{form}}])"
-            )
-        if counts:
-            text += f", {counts['worse']} / {counts['better']}"
-        if row.method == default:
-            mean = text
-        else:
-            rivals.append(text)
-    return [
-        f"{family}{door and f', {door}'}",
-        f"{about.n['rows']}",
-        default,
-        mean,
-        "; ".join(rivals),
-    ]
+        if (row.method, "worse") in counts:
+            text += f" ({counts[row.method, 'worse']}, {counts[row.method, 'better']})"
+        name = "nothing" if row.method == NONE else row.method
+        cells[name] = f"**{text}**" if row.method == about.settings["default"] else text
+    return cells
+
+
+def _reasons(result: Result, section: str) -> str:
+    """Write why each default stays that is clearly behind an alternative, with the source."""
+    behind_of_reason: dict[str, list[str]] = {}
+    for task, rival in sorted(behind(result)):
+        if task.startswith(section):
+            place = f"`{rival}` ({task.partition(', ')[2] or task.partition(': ')[2]})"
+            behind_of_reason.setdefault(REASONS[task, rival], []).append(place)
+    note = ""
+    for reason, places in behind_of_reason.items():
+        note += f"- Clearly better than the default: {'; '.join(places)}. {reason}\n"
+    return f"{note}\nFrom `eval/results/{RESULT}.json`.".strip()

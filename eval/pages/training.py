@@ -89,13 +89,14 @@ def changes(name: str, method: str, column: str, *values: Any, **place: Any) -> 
 def choices() -> str:
     """Write what to run for each kind of pairs, with the gain, the cost and the data."""
     return table(
-        ["you have", "run", "gain over InfoNCE", "cost", "measured on"],
+        ["you have", "run", "gain", "cost", "measured on"],
         *_pretrained_choices(),
         *_choices_on_renders(),
         *_choices_from_random_weights(),
         note=(
-            "\\* beyond the 95% interval of the paired change. † the best temperature or learning"
-            " rate is an end of those tried. From `fine_tuning.json`, `real_captions.json`,"
+            "All figures are changes: +0.02 is two points more. \\* beyond the 95% interval of the"
+            " paired change. † the best temperature or learning rate is an end of those tried, so a"
+            " better one may exist. From `fine_tuning.json`, `real_captions.json`,"
             " `every_loss.json` and `which_loss_scratch.json` in `eval/results`."
         ),
     )
@@ -110,7 +111,7 @@ def _tuned(data: str, arm: str, task: str, *texts: str) -> str:
 def _pretrained_choices() -> list[list[str]]:
     """Write what pretrained heads gain on a known or a new domain by what is saved, and `keep`."""
     texts = ("right", "10% of others", "30% of others", "60% of others")
-    wrong = "with 0, 10, 30 and 60% wrong"
+    wrong = "with 0, 10, 30 and 60% of the captions wrong"
     kept = [
         row.change
         for row in read("fine_tuning").rows
@@ -121,23 +122,26 @@ def _pretrained_choices() -> list[list[str]]:
     return [
         [
             "pretrained weights, a domain that the model knows",
-            "nothing; if you must train, pass `--val-split`, so that half way can be saved",
-            f"recall@10, from the end: {_tuned('captions', saved, gain, *texts)} {wrong}",
-            f"{_tuned('captions', saved, total, *texts)} from the pretrained model",
+            "nothing; if you must train, pass `--val-split`",
+            f"recall@10, saved weights instead of the end of training:"
+            f" {_tuned('captions', saved, gain, *texts)} {wrong}",
+            f"recall@10, saved weights instead of no training:"
+            f" {_tuned('captions', saved, total, *texts)}",
             "Flickr8k",
         ],
         [
             "pretrained weights, a new domain",
             f"`info_nce` with `{ADVISED}` and `--val-split`",
-            f"recall@10, from the end: {_tuned('titles', saved, gain, *texts)} {wrong}",
-            f"none: {_tuned('titles', saved, total, *texts)} from the pretrained model",
+            f"recall@10, instead of no training: {_tuned('titles', saved, total, *texts)} {wrong}",
+            "not measured on other domains",
             "catalogue titles",
         ],
         [
             "pretrained weights, most captions wrong",
             "the same; `--set keep=auto` adds little",
-            f"recall@10, both with `--val-split`: {_summary(kept)} of {len(kept)} settings",
-            "the starting model scores all pairs",
+            f"recall@10, with `keep=auto` instead of without: {_summary(kept)} of"
+            f" {len(kept)} settings",
+            "the pretrained model scores all pairs",
             "both",
         ],
     ]
@@ -159,7 +163,9 @@ def saved() -> str:
     """Write the changes from the start at the end, half way and as saved, for all spoiled texts."""
     stages = (INFO_NCE, f"{INFO_NCE}, half way", f"{INFO_NCE}, saved", AUTO, f"{AUTO}, saved")
     names = {"captions": "known (Flickr8k)", "titles": "new (catalogue titles)"}
-    lines = [["domain", "texts", "end", "half way", "saved", f"`{AUTO}`: end", f"`{AUTO}`: saved"]]
+    lines = [
+        ["domain", "captions", "end", "half way", "saved", f"`{AUTO}`: end", f"`{AUTO}`: saved"]
+    ]
     kinds = list(dict.fromkeys(place_of(row)["texts"] for row in read("fine_tuning").rows))
     for data, name in names.items():
         for texts in kinds:
@@ -182,10 +188,10 @@ def saved() -> str:
     return table(
         *lines,
         note=(
-            f"Change in recall@10 (caption to image) from the pretrained model, {starts[0]} and"
-            f" {starts[1]}; heads trained with `{ADVISED}`, means of 3 seeds. \\* beyond the 95%"
-            " interval over seeds and photographs. Wrong texts belong to other photographs, to the"
-            " most similar one, or to none (generic). Saved weights in all"
+            "Change in recall@10 (caption to image) from the pretrained model, which has"
+            f" {starts[0]} and {starts[1]}. Heads trained with `{ADVISED}`, means of 3 seeds. \\*"
+            " beyond the 95% interval over seeds and photographs. Wrong captions belong to other"
+            " photographs, to the most similar one, or to none (generic). Saved weights in all"
             f" {len(from_end)} settings, with other learning rates and `keep=0.8`: change from the"
             f" end {_summary(from_end)}; change from the pretrained model {_summary(from_start)}."
             " From `eval/results/fine_tuning.json`."
@@ -203,22 +209,22 @@ def _choices_on_renders() -> list[list[str]]:
         [
             "class names as captions, some wrong",
             "`gce`",
-            f"accuracy: {gce(*wrong)} with 20, 40 and 60% wrong",
-            f"{gce('clean')} with correct captions, {gce('long tail')} with a long tail",
+            f"accuracy, instead of `info_nce`: {gce(*wrong)} with 20, 40 and 60% wrong",
+            f"{gce('clean')} with correct captions, {gce('long tail')} if some classes are rare",
             "synthetic images",
         ],
         [
             "many images of few classes",
-            "nothing: every loss ends below the pretrained model, `gce` and `nuclr` the least",
-            f"accuracy: {gce('few classes')}",
-            f"{trained.value - untrained.value:+.3f} from the pretrained model",
+            "nothing: every loss makes the model worse, `gce` and `nuclr` the least",
+            f"accuracy, `gce` instead of `info_nce`: {gce('few classes')}",
+            f"accuracy, `gce` instead of no training: {trained.value - untrained.value:+.3f}",
             "synthetic images",
         ],
         [
             "captions coarser than the classes you need",
             "`hard_negative` with `temperature=0.2`, `beta=0.5`, `below_floor=biased`",
-            f"accuracy: {hard('coarse captions', metric=FINE)}",
-            f"{hard('clean')} with correct captions, {hard('long tail')} with a long tail",
+            f"accuracy, instead of `info_nce`: {hard('coarse captions', metric=FINE)}",
+            f"{hard('clean')} with correct captions, {hard('long tail')} if some classes are rare",
             "synthetic images",
         ],
     ]
@@ -234,15 +240,15 @@ def _choices_from_random_weights() -> list[list[str]]:
         [
             "random weights, class names, 40% wrong",
             "`gce`",
-            f"accuracy: {scratch(GCE, 'share', 0.4)}",
+            f"accuracy, instead of `info_nce`: {scratch(GCE, 'share', 0.4)}",
             f"{scratch(GCE, 'share', 0.0)} with correct captions",
             "synthetic images",
         ],
         [
             "random weights, other captions",
-            "two runs of `info_nce`, the second on the best pairs of the first",
-            f"recall@10: {recall} with 0, 20 and 40% wrong",
-            "a second run; on synthetic images with correct captions,"
+            "`info_nce` twice, the second time on the pairs that the first run scores best",
+            f"recall@10, instead of one run: {recall} with 0, 20 and 40% wrong",
+            "a second run; on synthetic images with correct class names,"
             f" {scratch(FILTERED, 'share', 0.0)} accuracy",
             "Flickr8k",
         ],

@@ -686,3 +686,17 @@ def test_the_pages_chat_model_marks_several_people_and_a_changed_prompt_is_left(
     )
     for position, left in enumerate(list(answer_of_prompt)[2:], start=2):
         assert prompts[position::5] == [left] * 4
+
+
+def test_the_examples_of_how_prompts_are_read_are_right() -> None:
+    folder = Path(__file__).parents[2] / "docs" / "how-to"
+    page = (folder / "how-prompts-are-read.md").read_text(encoding="utf-8")
+    results = dict(re.findall(r"^\| `(.+?)` \| `(.+?)` \|", page, re.MULTILINE))
+    assert len(results) > 10
+    page = (folder / "balance-prompts.md").read_text(encoding="utf-8")
+    for reason, examples in re.findall(r"^\| `(.+?)` \| .*?: (\".*) \|$", page, re.MULTILINE):
+        results |= dict.fromkeys(re.findall(r'"(.+?)"', examples), reason)
+    assert {"stated", "named", "no person", "edit", "not plain"} <= set(results.values())
+    for prompt, result in results.items():
+        balanced = balance_prompts([prompt] * 4, "gender", seed=0)
+        assert result in {*balanced.prompts, *balanced.reasons}, prompt

@@ -72,6 +72,8 @@ def test_every_line_is_a_prompt_a_comment_or_blank(lines: list[str]) -> None:
         ("a.json", '{"prompt": "a baker, in a shop"}\n{"prompt": "a pilot"}\n', "prompt"),
         ("a.json", '[{"caption": "a baker, in a shop"}, {"caption": "a pilot"}]', "caption"),
         ("a.txt", "a baker, in a shop\na pilot\n".encode("utf-16"), None),
+        ("a.json", '{"prompts": ["a baker, in a shop", "a pilot"], "seed": 3}', None),
+        ("a.json", '{"1": {"prompt": "a baker, in a shop"}, "2": {"prompt": "a pilot"}}', "prompt"),
     ],
 )
 def test_tables_and_json_have_a_column_of_prompts(
@@ -209,17 +211,6 @@ def test_prompts_inside_objects_are_read(
 ) -> None:
     found = read_prompts(write(tmp_path / name, content), column)
     assert (found.prompts, found.column) == (("a nurse",), where)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"prompts": ["a baker, in a shop", "a pilot"], "seed": 3}',
-        '{"0001": {"prompt": "a baker, in a shop"}, "0002": {"id": "2", "prompt": "a pilot"}}',
-    ],
-)
-def test_prompts_of_benchmarks_are_read_from_objects(content: str, tmp_path: Path) -> None:
-    assert read_prompts(write(tmp_path / "a.json", content)).prompts == BAKER
 
 
 def test_an_entry_without_a_prompt_is_named(tmp_path: Path) -> None:

@@ -155,27 +155,6 @@ def test_a_saved_and_loaded_edit_generates_the_same_pictures(
         assert torch.equal(draw(pipe), expected)
 
 
-def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> None:
-    """The unconditional half of a guided pass is unchanged in every cross-attention layer."""
-    make, draw, edit = fitted("StableDiffusion")
-    pipe = make()
-    layer = dict(pipe.unet.named_modules())[edit.layers[0][0].removeprefix("unet.")]
-    outputs: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda *call: outputs.append(call[2].clone()))
-    draw(pipe, num_inference_steps=2)
-    attachment = debias(pipe, edit)
-    handle.remove()
-    seen: list[Tensor] = []
-    handle = layer.register_forward_hook(lambda *call: seen.append(call[2].clone()))
-    with attachment.giving(["female"]):
-        draw(pipe, num_inference_steps=2)
-    handle.remove()
-    assert len(outputs) == len(seen) > 0
-    assert torch.equal(outputs[0][0], seen[0][0])
-    assert not torch.equal(outputs[0][1], seen[0][1])
-    attachment.remove()
-
-
 def test_rows_are_found_in_any_order_of_the_guidance_branches() -> None:
     """Negative rows come first or last, twice as in perturbed attention, or not at all; equal
     prompts keep their order."""

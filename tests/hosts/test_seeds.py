@@ -8,7 +8,7 @@ import torch
 from diffusers_tiny import CASES, modular
 
 from vldebias.api import debias
-from vldebias.hosts.seeds import index_of, indices_of
+from vldebias.hosts.seeds import indices_of
 from vldebias.methods import Balanced
 
 OPEN = "A photo of a nurse."
@@ -177,11 +177,3 @@ def test_anything_but_a_seed_is_ignored():
         assert indices_of(seeds, [OPEN] * 2) is None
     assert indices_of(3, [OPEN] * 2 + OTHERS[:1]) == [6, 7, 3]
     assert indices_of([7, 1], [OPEN] * 2) == [7, 1]
-
-
-def test_a_used_generator_has_a_different_index():
-    used = generator(0)
-    assert index_of(used) == 0
-    torch.rand(4, generator=used)
-    assert index_of(used) not in (0, index_of(generator(1)))
-    assert index_of(torch.manual_seed(12)) == 12

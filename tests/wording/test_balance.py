@@ -118,19 +118,6 @@ def test_a_stated_value_is_not_stated_again():
 NURSE = "A photo of a nurse."
 
 
-def test_a_value_is_stated_in_the_subject_and_reasons_say_why_not():
-    prompts = [
-        "A CEO in an office",
-        "a lady editor",
-        "a statue of a soldier",
-        "a chef, client wincing",
-    ]
-    out = balance_prompts(prompts, "gender", shares={"female": 1})
-    assert out.prompts == ["A female CEO in an office", *prompts[1:]]
-    assert out.values == ["female", None, None, None]
-    assert out.reasons == [None, "stated", "not plain", "not plain"]
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 101])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_even_shares_differ_by_one_at_most(n, seed):
@@ -229,21 +216,12 @@ def test_values_of_several_sets_by_index_cross_evenly():
     assert balancer.at("a red car", 3).reasons == [("no person", "no person")]
 
 
-def test_strength_is_the_share_that_is_given_a_value():
-    out = Balancer("gender", strength=0.5).next([NURSE] * 8)
-    assert (Counter(out.reasons), out.prompts.count(NURSE)) == ({"strength": 4, None: 4}, 4)
-
-
 def test_strength_may_change_between_calls():
     balancer = Balancer("gender")
     balancer.strength = 0
     assert balancer.next([NURSE] * 4).values == [None] * 4
     balancer.strength = 1
     assert None not in balancer.next([NURSE] * 4).values
-    for strength in (1.5, "1", float("nan")):
-        balancer.strength = strength
-        with pytest.raises(InvalidInputError, match=r"strength: got .* a share"):
-            balancer.next([NURSE])
 
 
 def test_several_sets_give_tuples_and_cross():
@@ -253,12 +231,12 @@ def test_several_sets_give_tuples_and_cross():
         assert prompt == f"{'an old' if age == 'old' else 'a young'} {gender} software developer"
 
 
-@pytest.mark.parametrize("strength", [2, -0.1, "x", None])
+@pytest.mark.parametrize("strength", [2, -0.1, "1", None, float("nan")])
 def test_a_strength_that_is_no_share_is_refused_by_each_way_of_balancing(strength):
     balancer = Balancer("gender", strength=strength)
-    with pytest.raises(InvalidInputError, match="strength: got"):
+    with pytest.raises(InvalidInputError, match=r"strength: got .* a share"):
         balancer.next([NURSE])
-    with pytest.raises(InvalidInputError, match="strength: got"):
+    with pytest.raises(InvalidInputError, match=r"strength: got .* a share"):
         balancer.at(NURSE, 0)
 
 
@@ -446,7 +424,6 @@ def test_ways_of_saying_values_are_checked(how):
     ({"shares": {"female": 0.95}}, "shares: .* sum to 1"),
     ({"shares": {"feminine": 1}}, "shares: got 'feminine'"),
     ({"shares": {"female": 2, "male": -1}}, "shares: .* sum to 1"),
-    ({"shares": {"femal": 0.5, "male": 0.5}}, "shares: got 'femal'"),
     ({"shares": {"female": "half"}}, "shares: got 'half' for 'female'"),
     ({"shares": [0.5, 0.5]}, "shares: .* a mapping"),
     ({"shares": {"female": float("nan"), "male": 1}}, "shares: .* sum to 1"),
@@ -460,10 +437,6 @@ def test_ways_of_saying_values_are_checked(how):
     ({"attribute": ["gender", "professions-gender"]}, "attribute: .* same attribute"),
     ({"attribute": ["gender", "fairface"]}, "attribute: .* same attribute"),
     ({"prompts": ["a nurse", 1]}, "prompts: .* a list of strings"),
-    ({"prompts": {"a nurse": 1}}, "prompts: .* a list of strings"),
-    ({"prompts": {"a nurse"}}, "prompts: .* a list of strings"),
-    ({"prompts": None}, "prompts: got None"),
-    ({"prompts": b"a nurse"}, "prompts: .* a list of strings"),
     ({"prompts": "a nurse \ud83d"}, "prompts: got 'a nurse .* index 0 of 1"),
     ({"seed": "1"}, "seed: got '1'"),
     ({"seed": True}, "seed: got True"),

@@ -218,11 +218,6 @@ def test_the_language_is_that_of_the_person(prompt, name):
     assert language_of(prompt).name == name
 
 
-def test_a_language_without_a_table_is_named():
-    balanced = balance_prompts(["een dokter in het ziekenhuis", "un ospite"], "gender")
-    assert balanced.reasons[0] == "language: Dutch"
-
-
 # ---- where and how values are written
 
 

@@ -106,18 +106,6 @@ def test_facts_are_not_looked_up_for_people_who_do_not_get_a_value(monkeypatch):
     assert [text.split()[-1] for text in read] == nouns
 
 
-@pytest.mark.parametrize(
-    ("prompt", "written"),
-    [
-        ("@gender lawyer leaving the court", "@gender lawyer leaving the court"),
-    ],
-)
-def test_people_named_by_regions_verbs_and_body_parts_get_values(prompt, written):
-    shares = {"female": 1, "male": 0}
-    (balanced,) = balance_prompts(prompt, "gender", shares=shares).prompts
-    assert balanced == written.replace("{v}", "female")
-
-
 def test_a_general_noun_takes_the_value_next_to_those_of_other_attributes() -> None:
     both = balance_prompts("Portrait of a person", ["gender", "age"], seed=0)
     assert both.prompts[0] in {

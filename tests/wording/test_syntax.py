@@ -136,16 +136,17 @@ def test_prompts_that_sound_like_instructions_are_not_edits():
     assert balance_prompts(prompts, "gender").reasons == [None] * len(prompts)
 
 
-def test_json_stays_json():
-    content = {"subject": 'a nurse, "tired"', "style": {"light": "soft"}, "negative": "blur"}
-    (written,) = balance_prompts(json.dumps(content), "gender", shares=FEMALE).prompts
-    assert json.loads(written) == content | {"subject": 'a female nurse, "tired"'}
-
-
-def test_values_are_inserted_into_json_in_another_language():
-    content = {"subject": "un pianista en el escenario", "style": "foto"}
-    (written,) = balance_prompts(json.dumps(content), "gender", shares=FEMALE).prompts
-    assert json.loads(written) == content | {"subject": "una pianista en el escenario"}
+@pytest.mark.parametrize(
+    ("prompt", "written"),
+    [
+        ('a nurse, "tired"', 'a female nurse, "tired"'),
+        ("un pianista en el escenario", "una pianista en el escenario"),
+    ],
+)
+def test_json_stays_json(prompt, written):
+    content = {"subject": prompt, "style": {"light": "soft"}, "negative": "blur"}
+    (balanced,) = balance_prompts(json.dumps(content), "gender", shares=FEMALE).prompts
+    assert json.loads(balanced) == content | {"subject": written}
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -204,6 +205,7 @@ def test_hostile_prompts_are_parsed_in_linear_time(start: str, unit: str, end: s
         *(f"a {name} cook" for name in ("${gender}", "{$gender}", "$gender", "%gender%")),
         *(f"a {name} cook" for name in ("@gender@", "#gender#", "[[gender]]", "{{ gender }}")),
         "a {{sex}} cook",
+        "@gender lawyer leaving the court",
     ],
 )
 def test_a_value_inside_markup_is_stated(prompt: str) -> None:

@@ -78,7 +78,8 @@ def test_a_lazily_imported_name_reports_the_extra_it_needs(
     (tmp_path / "is_broken.py").write_text("import no_such_name\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "peft", None)
-    get = lazy_names(__name__, {"needs_peft": ("a",), "is_broken": ("b",), "json": ("dumps",)})
+    get, _, names = lazy_names(__name__, {"a": "needs_peft", "b": "is_broken", "dumps": "json"})
+    assert names == []
     with pytest.raises(errors.MissingPackageError, match=r"\.\[lora\]"):
         get("a")
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_name'"):

@@ -36,33 +36,12 @@ if TYPE_CHECKING:
     from vldebias.wording.neutral import neutral_texts as neutral_texts
 
 # These names are imported on first use, so that the command line starts without torch.
-_NAMES_OF_HOME = {
-    "vldebias.api": ("debias", "fit_projections", "fit_shares", "text_diagnostics"),
-    "vldebias.projection.edit": ("push_to_hub",),
-    "vldebias.projection.projection": ("CalibratedProjection",),
-    "vldebias.hosts": ("attachment_of",),
-    "vldebias.hosts.loading": ("load_host",),
-    "vldebias.methods": ("methods", "load_edit"),
-    "vldebias.losses": ("losses",),
-    "vldebias.metrics": ("metrics",),
-    "vldebias.prompts": ("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"),
-    "vldebias.queries": ("debias_queries",),
-    "vldebias.reranking": ("rerank",),
-    "vldebias.report.compare": ("compare",),
-    "vldebias.study.evaluating": ("evaluate",),
-    "vldebias.study.grids": ("grid",),
-    "vldebias.wording": ("balance_prompts",),
-    "vldebias.wording.keep": ("keep_person",),
-    "vldebias.wording.neutral": ("neutral_texts",),
-}
+_get, _, _names = lazy_names(__name__, programs.home_of_name())
 _MODULES = ("losses", "methods", "metrics")  # left out by `from vldebias import *`
-_NAMES = {name for names in _NAMES_OF_HOME.values() for name in names}
-__all__ = sorted([*_NAMES.difference(_MODULES), *programs.names_without_extra()])
+__all__ = sorted([*{*_names}.difference(_MODULES), *programs.names_without_extra()])
 
 # Type checkers cannot see the names of programs, so treat them as Any.
-__getattr__: "Callable[[str], Any]" = lazy_names(
-    __name__, _NAMES_OF_HOME | programs.names_of_home()
-)
+__getattr__: "Callable[[str], Any]" = _get
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import inspect
@@ -237,15 +238,20 @@ class Lazily:
         return getattr(need(self._module), name)
 
 
-def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Callable[[str], object]:
-    """Return a package `__getattr__` that imports public names on first use.
+def lazy_names(
+    package: str, others: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for a package that imports names on first use.
+
+    The names are those that the package re-exports to type checkers: `from home import name as
+    name` below `if TYPE_CHECKING`. At runtime, these lines are only parsed.
 
     Args:
         package: the full name of the package.
-        names_of_home: a mapping from the full name of each module to its public names, including
-            the module's own name if it is public.
+        others: a mapping from other names, which `__all__` leaves out, to their modules.
     """
-    home_of_name = {name: home for home, names in names_of_home.items() for name in names}
+    own = _reexports(package)
+    home_of_name = {**own, **(others or {})}
 
     def get(name: str) -> object:
         if name not in home_of_name:
@@ -267,7 +273,24 @@ def lazy_names(package: str, names_of_home: Mapping[str, Iterable[str]]) -> Call
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    names = sorted(own)
+    return get, lambda: names, names
+
+
+def _reexports(package: str) -> dict[str, str]:
+    """Return the names that a package re-exports to type checkers, each with its module."""
+    home_of_name: dict[str, str] = {}
+    for block in ast.parse(inspect.getsource(sys.modules[package])).body:
+        imports = block.body if isinstance(block, ast.If) else []
+        for line in imports:
+            if not isinstance(line, ast.ImportFrom):
+                continue
+            for alias in line.names:
+                if alias.asname == alias.name:
+                    is_module = line.module == package
+                    home = f"{package}.{alias.name}" if is_module else line.module
+                    home_of_name[alias.name] = str(home)
+    return home_of_name
 
 
 # Other words for a name: words that people use for an attribute, a parameter or a loss.

@@ -93,17 +93,16 @@ def commands(group: str = "") -> dict[str, Entry]:
     return entries
 
 
-def names_of_home(group: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the public names of all programs, by the full name of the module that defines them.
+def home_of_name(group: str = "") -> dict[str, str]:
+    """Return the public names of all programs, each with the full name of its module.
 
     Args:
         group: "study" for the names in `vldebias.study`, or "" for those in `vldebias` itself.
     """
-    names: dict[str, tuple[str, ...]] = {}
+    names = {}
     for package, program in programs().items():
         for name, module in _names_in(program, group).items():
-            home = f"{package}.{module}"
-            names[home] = (*names.get(home, ()), name)
+            names[name] = f"{package}.{module}"
     return names
 
 
@@ -113,7 +112,7 @@ def names_without_extra(group: str = "") -> list[str]:
     `from vldebias import *` imports these.
 
     Args:
-        group: as for `names_of_home`.
+        group: as for `home_of_name`.
     """
     without_extra = [program for program in programs().values() if not program.extras]
     return [name for program in without_extra for name in _names_in(program, group)]

@@ -25,22 +25,4 @@ if TYPE_CHECKING:
     from vldebias.data.sources import open_data as open_data
 
 # Imported on first use, so that an invalid table or folder is reported without importing torch.
-_NAMES_OF_HOME = {
-    "vldebias.data.cache": ("embed_images",),
-    "vldebias.data.catalog": ("DATA", "DataSet", "register_data"),
-    "vldebias.data.dataset": ("ImageData", "check_images", "describe", "file_images"),
-    "vldebias.data.embeddings": (
-        *("Embeddings", "load_embeddings", "open_embeddings", "save_embeddings"),
-    ),
-    "vldebias.data.labels": ("Labels", "cross"),
-    "vldebias.data.parallel": ("OnRay",),
-    "vldebias.data.rows": ("Shards",),
-    "vldebias.data.sources": ("list_data", "open_data"),
-}
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
-
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -19,7 +19,7 @@ from vldebias.hosts.clip.merge import foldable
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Original, hook_methods
 from vldebias.hosts.host import Host
-from vldebias.hosts.reading import TOKENIZING
+from vldebias.hosts.reading import TOKENIZING, replaced
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.utils.files import add_tensors
 from vldebias.utils.text_rows import TextRows
@@ -151,16 +151,8 @@ class CustomHost(Host):
             return outputs[-1]
 
         # Other threads that embed text wait for the lock, so the method is never replaced twice.
-        with TOKENIZING:
-            before = vars(self._owner).get(self._called)
-            setattr(self._owner, self._called, record)
-            try:
-                rows = torch.as_tensor(self._block(prompts))
-            finally:
-                if before is None:
-                    delattr(self._owner, self._called)
-                else:
-                    setattr(self._owner, self._called, before)
+        with TOKENIZING, replaced(self._owner, self._called, record):
+            rows = torch.as_tensor(self._block(prompts))
         # If there are no outputs, `embed` does not call the method and may compute the rows
         # elsewhere. A submodule must be called, because the edit acts only there.
         is_inside = self._called != self._method

@@ -40,6 +40,25 @@ def during(state: ContextVar[T], value: T) -> Iterator[None]:
         state.reset(token)
 
 
+@contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute of an object inside the block.
+
+    Args:
+        owner: the object, such as a pipeline.
+        name: the name of the attribute. Afterwards, a method of the class is used again.
+        value: the value of the attribute inside the block.
+    """
+    before = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        if before is not None:
+            setattr(owner, name, before)
+
+
 # For each model being read: the number of readers, and its modules' modes before the first reader
 # started.
 _READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()

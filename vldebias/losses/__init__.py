@@ -8,10 +8,8 @@ with `torch.compile(loss)`; with fullgraph=True, it raises an error.
 from typing import TYPE_CHECKING
 
 from vldebias.errors import lazy_names
-from vldebias.losses.catalog import BUILT_IN
 
 if TYPE_CHECKING:
-    # Type checkers cannot follow the lazy imports below.
     from vldebias.losses.bounds import mutual_information_bound as mutual_information_bound
     from vldebias.losses.bounds import wasserstein_dependency_bound as wasserstein_dependency_bound
     from vldebias.losses.catalog import LOSSES as LOSSES
@@ -48,26 +46,4 @@ if TYPE_CHECKING:
 
 # Names are imported on first use, so that the declarations are available without torch. A module
 # must not share its name with a function, because importing the module would shadow the function.
-_NAMES_OF_HOME: dict[str, set[str]] = {
-    "vldebias.losses.bounds": {"mutual_information_bound", "wasserstein_dependency_bound"},
-    "vldebias.losses.catalog": {"LOSSES", "Loss", "register_loss"},
-    "vldebias.losses.contrast": {"Contrast", "ContrastiveLoss", "Temperature"},
-    "vldebias.losses.global_contrastive": {"estimate_popularity"},
-    "vldebias.losses.groups": {"GroupWeights"},
-    "vldebias.losses.processes": {"gather_rows"},
-    "vldebias.losses.rince_loss": {"q_warmup"},
-}
-# Add each declared loss's class and function.
-for _loss in BUILT_IN:
-    _home, _, _class_name = str(_loss.module).partition(":")
-    _NAMES_OF_HOME.setdefault(_home, set()).add(_class_name)
-    if not _loss.has_state:
-        _NAMES_OF_HOME[_home].add(_loss.name)
-
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
-
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.catalog import NUCLRSettings, SogCLRSettings
 from vldebias.losses.checks import check_count, check_interval, check_labels, check_temperature
-from vldebias.losses.contrast import BatchOptions, Contrast
+from vldebias.losses.contrast import BatchOptions, Contrast, keywords_of
 from vldebias.losses.processes import gather_rows, sum_over_processes
 
 # For `estimate_popularity`: the gradient norm of eq. 8 at which it stops, and the most iterations
@@ -67,7 +67,8 @@ class SogCLR(nn.Module):
         **options: Unpack[BatchOptions],
     ) -> None:
         super().__init__()
-        unknown = sorted(set(options) - set(BatchOptions.__annotations__))
+        defaults = keywords_of(Contrast)
+        unknown = sorted(set(options) - set(defaults))
         if unknown:
             raise TypeError(f"{type(self).__name__}: no option {unknown[0]!r}; remove it")
         check_count("dataset_size", dataset_size, 2)
@@ -76,11 +77,9 @@ class SogCLR(nn.Module):
         self.dataset_size = dataset_size
         self.temperature = temperature
         self.gamma = gamma
-        self.reduction = options.get("reduction", "mean")
-        self.chunk_size = options.get("chunk_size")
-        self.gather = options.get("gather", False)
-        self.within_view = options.get("within_view", False)
-        self.precision = options.get("precision", "autocast")
+        self.keywords = tuple(defaults)
+        for name, value in {**defaults, **options}.items():
+            setattr(self, name, value)
         # -inf is log 0 and marks items that have not been visited yet.
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
 
@@ -136,16 +135,8 @@ class SogCLR(nn.Module):
         self, image_features: Tensor, text_features: Tensor, index: Tensor, temperature: float
     ) -> tuple[Contrast, Tensor]:
         """Return the batch and the items of the joint batch (B,), after checking them."""
-        batch = Contrast(
-            image_features,
-            text_features,
-            temperature=temperature,
-            reduction=self.reduction,
-            chunk_size=self.chunk_size,
-            gather=self.gather,
-            within_view=self.within_view,
-            precision=self.precision,
-        )
+        options = {name: getattr(self, name) for name in self.keywords}
+        batch = Contrast(image_features, text_features, temperature=temperature, **options)
         check_labels("index", index, len(batch.positive))
         items = gather_rows(index) if batch.gather else index
         low = int(items.min())
@@ -164,7 +155,7 @@ class SogCLR(nn.Module):
         """Return log phi (2, n), given the logarithm of its sum over the batch's negatives."""
         # Scale the sum over `count` negatives to all n - 1 items, or to twice as many items with
         # both views.
-        negatives = (self.dataset_size - 1) * (2 if self.within_view else 1)
+        negatives = (self.dataset_size - 1) * (2 if batch.within_view else 1)
         return log_sum + math.log(negatives) - math.log(batch.count)
 
     def _averaged(self, batch: Contrast, items: Tensor, log_phi: Tensor) -> Tensor:

@@ -33,27 +33,4 @@ if TYPE_CHECKING:
     from vldebias.methods.results import get_compared as get_compared
 
 # These names are imported on first use, so that declarations can be used without importing torch.
-_NAMES_OF_HOME = {
-    "vldebias.methods.attaching": ("AttachSettings",),
-    "vldebias.methods.balanced": ("Balanced",),
-    "vldebias.methods.closed_form": ("ClosedForm", "Term"),
-    "vldebias.methods.cross_attention": ("CrossAttention",),
-    "vldebias.methods.declared": ("DECLARED", "Declaration", "Need"),
-    "vldebias.methods.diagnostics": ("Diagnostics",),
-    "vldebias.methods.labelled_rows": ("labelled",),
-    "vldebias.methods.loading": ("load_edit",),
-    "vldebias.methods.method": (
-        "METHODS",
-        "EditMethod",
-        "Method",
-        "Problem",
-        "get_edit_method",
-        "get_method",
-        "register_method",
-    ),
-    "vldebias.methods.reference": ("Reference",),
-    "vldebias.methods.results": ("Compared", "Rerank", "get_compared"),
-}
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
-
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

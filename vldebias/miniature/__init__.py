@@ -22,18 +22,4 @@ if TYPE_CHECKING:
     from vldebias.miniature.pictures import open_world as open_world
 
 # Loaders are imported on first use, because most users only need one of them.
-_NAMES_OF_HOME = {
-    f"{__name__}.architectures": ("AttributeNetwork",),
-    f"{__name__}.models": (
-        *("Preprocess", "is_miniature", "load_clip", "load_judge", "load_pipeline", "weights_dir"),
-    ),
-    f"{__name__}.photograph_model": ("Photographs", "load_photographs"),
-    f"{__name__}.pictures": ("open_world",),
-}
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
-
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -13,21 +13,11 @@ if TYPE_CHECKING:
     from vldebias.prompts.prompt_set import load_prompts as load_prompts
     from vldebias.prompts.prompt_set import make_prompt_set as make_prompt_set
 
+    # Names from `vldebias.wording` that are also available from this package.
+    from vldebias.wording.balance import BalancedPrompts as BalancedPrompts
+    from vldebias.wording.balance import Balancer as Balancer
+    from vldebias.wording.balance import balance_prompts as balance_prompts
+
 # These names are imported on first use, since checking a set does not require the English
 # dictionary.
-_NAMES_OF_HOME = {
-    "vldebias.prompts.attribute": ("can_balance",),
-    "vldebias.prompts.prompt_set": (
-        *("PromptSet", "StatedWords", "fill", "list_prompts", "load_prompts"),
-        "make_prompt_set",
-    ),
-    # Names from `vldebias.wording` that are also available from this package.
-    "vldebias.wording.balance": ("BalancedPrompts", "Balancer", "balance_prompts"),
-}
-__all__ = sorted(name for names in _NAMES_OF_HOME.values() for name in names)
-
-__getattr__ = lazy_names(__name__, _NAMES_OF_HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -104,18 +104,18 @@ class Conclusion(BaseModel, extra="forbid"):
     after: float
     interval: tuple[float, float]
     change: tuple[float, float, float]
-    chance: float | None
-    chance_after: float | None
-    cost: str
-    paper: str
-    on_val: str
-    baseline: str
-    worse: str
-    other_prior: str
+    chance: float | None = None
+    chance_after: float | None = None
+    cost: str = ""
+    paper: str = ""
+    on_val: str = ""
+    baseline: str = ""
+    worse: str = ""
+    other_prior: str = ""
     n: str
     enough: int | None
     verdict: str
-    sentence: str
+    sentence: str = ""
     everyday: str = ""
     words: str = ""
 
@@ -266,7 +266,6 @@ def conclude(block: Sequence[ReadableRow], row: ReadableRow) -> Conclusion:
         n=quantity_of(row.n, next(iter(row.units), "")),
         enough=row.enough if agrees else None,
         verdict=verdict_with_cost if agrees else NO_VERDICT,
-        sentence="",
     )
     return conclusion.model_copy(update={"sentence": worded(conclusion, _notes(row))})
 

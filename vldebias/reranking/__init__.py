@@ -4,21 +4,20 @@
 own.
 """
 
-from vldebias.reranking.candidates import Candidates
-from vldebias.reranking.checks import true_shares
-from vldebias.reranking.entry import RERANKERS, rerank
-from vldebias.reranking.orders import fair, quota
-from vldebias.reranking.proportional import mopr
-from vldebias.reranking.report import Positions, Report
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "RERANKERS",
-    "Candidates",
-    "Positions",
-    "Report",
-    "fair",
-    "mopr",
-    "quota",
-    "rerank",
-    "true_shares",
-]
+from vldebias.errors import lazy_names
+
+if TYPE_CHECKING:
+    from vldebias.reranking.candidates import Candidates as Candidates
+    from vldebias.reranking.checks import true_shares as true_shares
+    from vldebias.reranking.entry import RERANKERS as RERANKERS
+    from vldebias.reranking.entry import rerank as rerank
+    from vldebias.reranking.orders import fair as fair
+    from vldebias.reranking.orders import quota as quota
+    from vldebias.reranking.proportional import mopr as mopr
+    from vldebias.reranking.report import Positions as Positions
+    from vldebias.reranking.report import Report as Report
+
+# These names are imported on first use, because the re-rankers need torch.
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -18,20 +18,11 @@ if TYPE_CHECKING:
     from vldebias.study.task import register_task as register_task
 
 # Import names on first use, because a task on tables does not need torch.
-_NAMES_OF_HOME = {
-    "vldebias.measure.rows": ("TaskResult",),
-    "vldebias.report.result": ("Result",),
-    "vldebias.study.running": ("run_suite",),
-    "vldebias.study.suite": ("load_suite",),
-    "vldebias.study.task": ("TASKS", "Task", "register_task"),
-}
-_NAMES = {name for names in _NAMES_OF_HOME.values() for name in names}
-__all__ = sorted([*_NAMES, *programs.names_without_extra("study")])
+_get, _, _names = lazy_names(__name__, programs.home_of_name("study"))
+__all__ = sorted([*_names, *programs.names_without_extra("study")])
 
 # Type checkers cannot see the names of programs, so treat them as Any.
-__getattr__: "Callable[[str], Any]" = lazy_names(
-    __name__, _NAMES_OF_HOME | programs.names_of_home("study")
-)
+__getattr__: "Callable[[str], Any]" = _get
 
 
 def __dir__() -> list[str]:

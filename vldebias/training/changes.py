@@ -328,18 +328,9 @@ def _concluded(
         after=value,
         interval=interval,
         change=change,
-        chance=None,
-        chance_after=None,
-        cost="",
-        paper="",
-        on_val="",
-        baseline="",
-        worse="",
-        other_prior="",
         n=counted,
         enough=enough_units(n, change, to_gain) if judged == TOO_FEW else None,
         verdict=judged,
-        sentence="",
     )
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,11 +145,8 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
         return type(output)(part.detach() for part in output)
 
     # Detach the last block's output, so that only parameters after it get a gradient.
-    hook = blocks[-1].register_forward_hook(detached)
-    try:
+    with blocks[-1].register_forward_hook(detached):
         depth |= dict.fromkeys(_reached(towers, list(depth)), len(blocks) + 1)
-    finally:
-        hook.remove()
     for number, block in enumerate(blocks, start=1):
         depth |= dict.fromkeys(block.parameters(), number)
     return depth, len(blocks) + 1
@@ -216,23 +213,20 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
     heads = _parameters(towers.heads)
     weights = dict[str, Tensor]()
     running = set[str]()
-    hooks = []
-    for name, module in towers.model.named_modules():
-        weight: Tensor | None = None
-        if isinstance(module, nn.MultiheadAttention):
-            # The weight is None if query, key and value have separate matrices.
-            weight = module.in_proj_weight
-        elif isinstance(module, nn.Linear):
-            weight = module.weight
-        if weight is not None and id(weight) not in heads:
-            weights[name] = weight
-            hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
-    try:
+    with ExitStack() as stack:
+        for name, module in towers.model.named_modules():
+            weight: Tensor | None = None
+            if isinstance(module, nn.MultiheadAttention):
+                # The weight is None if query, key and value have separate matrices.
+                weight = module.in_proj_weight
+            elif isinstance(module, nn.Linear):
+                weight = module.weight
+            if weight is not None and id(weight) not in heads:
+                weights[name] = weight
+                hook = module.register_forward_hook(lambda *_, name=name: running.add(name))
+                stack.enter_context(hook)
         with reading(towers.model):
             _embed_pair(towers)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return {name: weight for name, weight in weights.items() if name in running}
 
 

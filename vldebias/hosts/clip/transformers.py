@@ -6,6 +6,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -274,21 +275,17 @@ class TransformersHost(JointHost):
     def install(self, attachment: EditAttachment) -> Callable[[], None]:
         """Hook the heads and, for text, the input of the tower, which contains the token ids."""
         hooks = _Hooks(attachment, self)
-        handles = []
+        handles = ExitStack()
         if TEXT in self.roles:
-            handles.append(self.head.register_forward_hook(hooks.change_text))
-            handles.append(self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True))
+            handles.enter_context(self.head.register_forward_hook(hooks.change_text))
+            keep = self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True)
+            handles.enter_context(keep)
         if IMAGE in self.roles and self.image_head is not None:
-            handles.append(self.image_head.register_forward_hook(hooks.change_image))
+            handles.enter_context(self.image_head.register_forward_hook(hooks.change_image))
         # Compiled code ignores new hooks.
         if "torch._dynamo" in sys.modules:
             torch.compiler.reset()
-
-        def remove_hooks() -> None:
-            for handle in handles:
-                handle.remove()
-
-        return remove_hooks
+        return handles.close
 
 
 class _Hooks(Hook):

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # no pub
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.call_log import NEXT
 from vldebias.hosts.pipelines.source import NEGATIVE
+from vldebias.hosts.reading import replaced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,11 +103,8 @@ def traced(
 
     with ExitStack() as stack:
         for name, encoder in encoders.items():
-            if "forward" in vars(encoder):  # hooked by a different library
-                stack.callback(partial(setattr, encoder, "forward", vars(encoder)["forward"]))
-            else:
-                stack.callback(partial(delattr, encoder, "forward"))
-            encoder.forward = partial(forward, name, encoder.forward)
+            traced_forward = partial(forward, name, encoder.forward)
+            stack.enter_context(replaced(encoder, "forward", traced_forward))
         yield calls, replies
 
 

@@ -9,7 +9,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import copy
 from functools import partial
 from weakref import finalize
@@ -26,7 +26,7 @@ from vldebias.hosts.pipelines.calls import count_of
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.responses import Recorder
 from vldebias.hosts.pipelines.steering import Steering, WeakHook
-from vldebias.hosts.reading import BARE, TOKENIZING, during
+from vldebias.hosts.reading import BARE, TOKENIZING, during, replaced
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 from vldebias.projection.edit import Edit
@@ -206,15 +206,10 @@ class CrossAttentionHost(Host):
                 recorder.predict(output)
             raise _FirstPassError
 
-        handles = [
-            denoiser.register_forward_hook(stop, prepend=False)
-            for denoiser in self.denoisers.values()
-        ]
-        try:
+        with ExitStack() as stack:
+            for denoiser in self.denoisers.values():
+                stack.enter_context(denoiser.register_forward_hook(stop, prepend=False))
             self._generate(recorder, hooks, prompts, noise, steps, **options)
-        finally:
-            for handle in handles:
-                handle.remove()
         _, rows = self._recorded(recorder)
         assert recorder.predictions is not None  # `_recorded` has checked that prompts were found
         return rows[-1], recorder.predictions
@@ -287,7 +282,6 @@ class CrossAttentionHost(Host):
         call = {name: value for name, value in call.items() if name in parameters} | options
         generators = [torch.Generator("cpu").manual_seed(seed) for seed in noise]
         encode = self.pipe.encode_prompt
-        before = vars(self.pipe).get("encode_prompt")
 
         def recorded(*args: object, **kwargs: object) -> Sequence[object]:
             with during(INSIDE, True):
@@ -295,19 +289,18 @@ class CrossAttentionHost(Host):
             recorder.note(self.pipeline.embeddings_of(result))
             return result
 
-        handles = []
-        modes = []
         bars = dict(getattr(self.pipe, "_progress_bar_config", {}))
-        try:
-            self.pipe.encode_prompt = recorded
+        with ExitStack() as stack:
+            stack.enter_context(replaced(self.pipe, "encode_prompt", recorded))
+            stack.callback(self.pipe.set_progress_bar_config, **bars)
             self.pipe.set_progress_bar_config(**{**bars, "disable": True})
             for denoiser in self.denoisers.values():
                 begin = denoiser.register_forward_pre_hook(recorder.begin, with_kwargs=True)
-                handles.append(begin)
-                modes.append((denoiser, denoiser.training))
+                stack.enter_context(begin)
+                stack.callback(denoiser.train, denoiser.training)
                 denoiser.eval()
             for module, hook in hooks:
-                handles.append(module.register_forward_hook(hook, with_kwargs=True))
+                stack.enter_context(module.register_forward_hook(hook, with_kwargs=True))
             with (
                 torch.no_grad(),
                 during(BARE, True),
@@ -320,16 +313,6 @@ class CrossAttentionHost(Host):
                 # PyTorch's Tensor.__array__ lacks a keyword that numpy 2 expects.
                 warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
                 self.pipe(prompt=list(prompts), generator=generators, **call)
-        finally:
-            for handle in handles:
-                handle.remove()
-            for denoiser, training in modes:
-                denoiser.train(training)
-            self.pipe.set_progress_bar_config(**bars)
-            if before is None:
-                del self.pipe.encode_prompt
-            else:
-                self.pipe.encode_prompt = before
 
     # ---- attaching
 

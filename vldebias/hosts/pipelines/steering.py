@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.adapters import inner_module
 from vldebias.hosts.attachment import INSIDE
-from vldebias.hosts.call_log import NEXT, CallRecord, joined, raise_failures
+from vldebias.hosts.call_log import CallRecord, raise_failures
 from vldebias.hosts.hooks import Hook, Original, outside_compiled_code
 from vldebias.hosts.pipelines.caches import cache_of, refuse_dropped_rows
 from vldebias.hosts.pipelines.calls import copied, listed, running_call, texts_of_images
@@ -41,8 +41,6 @@ from vldebias.hosts.seeds import indices_of
 from vldebias.hosts.values import DenoiserAttachment
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit
 
-UNREAD = ("unknown language",)
-"""The reasons of `BalancedPrompts` that mean that a prompt could not be analysed."""
 _KEPT_TIMES = 200  # maximum number of timesteps for which effects are cached
 
 _CALL: ContextVar[SampledCall | None] = ContextVar("vldebias_denoised", default=None)
@@ -62,9 +60,8 @@ class SampledCall:
         prompts: the encoded prompts.
         texts: the prompts as they were passed.
         values: for each image, one entry per edit: a value, or None for no change.
-        unread: for each image, whether its prompt could not be analysed, so that the gate decides
-            in the first pass.
-        columns: for each text argument, the texts for all images.
+        asks_gate: whether the call has embeddings instead of prompts, so that the gate decides in
+            the first pass.
         passes: number of passes through the denoiser.
         matched: number of passes that contained rows of these prompts.
     """
@@ -73,8 +70,7 @@ class SampledCall:
     prompts: EncodedPrompts
     texts: list[str]
     values: list[tuple[object, ...]] = field(default_factory=list)
-    unread: list[bool] = field(default_factory=list)
-    columns: dict[str, list[str]] = field(default_factory=dict)
+    asks_gate: bool = False
     passes: int = 0
     matched: int = 0
 
@@ -206,7 +202,7 @@ class Steering(Hook):
     def _sample(self, call: SampledCall, arguments: Mapping[str, object]) -> None:
         """Set `call.values` to a value or None for each image and edit.
 
-        For a prompt that cannot be analysed, the gate decides in the first pass instead.
+        For embeddings, the gate decides in the first pass instead.
         """
         attachment = self.attachment
         count = call.prompts.count
@@ -235,19 +231,11 @@ class Steering(Hook):
             return
         if not attachment.acts:
             return
-        unread = [True] * count
-        columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
-            columns = texts_of_images(arguments)
-            # The gate decides for prompts that cannot be analysed for any of the attributes.
-            unread = []
-            for text in columns["prompt"]:
-                (reasons,) = attachment.balancer.at(text, 0).reasons
-                reasons = reasons if isinstance(reasons, tuple) else (reasons,)
-                unread.append(all(reason in UNREAD for reason in reasons))
-        if not any(unread):
             attachment.sample_texts(
-                columns, read=self.pipeline.readers(arguments), seeds=self._generators()
+                texts_of_images(arguments),
+                read=self.pipeline.readers(arguments),
+                seeds=self._generators(),
             )
             call.values = self._spread(attachment.sampled, count)
         elif any(map(cache_of, self.denoisers.values())):
@@ -259,8 +247,7 @@ class Steering(Hook):
                 " so nothing was changed. Call disable_cache() on the denoiser"
             )
         elif all(edit.can_read for edit in self.edits):
-            call.columns = columns
-            call.unread = unread
+            call.asks_gate = True
         else:
             attachment.log.begin()
             attachment.warn_once(
@@ -289,7 +276,7 @@ class Steering(Hook):
             spread += [row] * (count // len(values))
         return spread
 
-    # ---- the gate, for images whose prompts the rules cannot analyse
+    # ---- the gate, for calls with embeddings instead of prompts
 
     def _sample_by_gate(
         self, call: SampledCall, rows: Mapping[int, int], record: Mapping[str, Tensor]
@@ -305,22 +292,16 @@ class Steering(Hook):
         """
         row_of_image = {image: row for row, image in rows.items()}
         texts = []
-        for image, is_unread in enumerate(call.unread):
-            row_of_texts = [column[image] for column in call.columns.values()]
-            if is_unread:
-                row_of_texts = [self._in_words(record, row_of_image[image], call.key(image))]
-            texts.append(row_of_texts)
-        call.unread = []
-        width = max(map(len, texts))
-        padded = [row + row[-1:] * (width - len(row)) for row in texts]
+        for image in range(len(call.values)):
+            texts.append(self._in_words(record, row_of_image[image], call.key(image)))
+        call.asks_gate = False
         attachment = self.attachment
         indices = None
         if attachment.follow_seeds:
-            joined_texts = [NEXT.join(dict.fromkeys(row)) for row in texts]
-            indices = indices_of(self._generators(), joined_texts)
-        _, balanced = attachment.balancer.next_texts(padded, indices)
+            indices = indices_of(self._generators(), texts)
+        _, balanced = attachment.balancer.next_texts([[text] for text in texts], indices)
         call.values = self._spread(balanced.values, len(call.values))
-        prompts = joined(call.columns) if call.columns else ("",) * len(texts)
+        prompts = ("",) * len(texts)
         attachment.log.add(
             CallRecord(
                 prompts,
@@ -392,7 +373,7 @@ class Steering(Hook):
         time = time_of(args, kwargs)
         if call is None or call.owner is not self or time is None or not self.attachment.acts:
             return
-        if any(call.unread):
+        if call.asks_gate:
             rows = call.prompts.rows(args, kwargs)
             # A pass without rows of the prompt processes only the negative prompt.
             if rows and _RECORD.get() is None:

@@ -79,14 +79,6 @@ class PredictedShare:
     def __str__(self) -> str:
         return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
 
-    def remainder(self, value: str) -> PredictedShare:
-        """Return the share of the other value of a binary attribute.
-
-        Args:
-            value: name of the other value.
-        """
-        return PredictedShare(1 - self.share, value, 1 - self.high, 1 - self.low)
-
 
 class AuditSection:
     """The audited prompts of a result, as shown by `vldebias.report`.
@@ -374,7 +366,8 @@ def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, Predi
         if len(values) == 2:
             # For a binary attribute, results only contain the share of one value.
             (second_value,) = [name for name in values if name != value]
-            shares.append(shares[-1].remainder(second_value))
+            rest = PredictedShare(1 - row.value, second_value, 1 - row.high, 1 - row.low)
+            shares.append(rest)
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
     return largest
 

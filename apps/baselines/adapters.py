@@ -265,13 +265,9 @@ class Contrasts:
 
     def balanced_anchors(self, limit: int) -> Tensor:
         """Sample equally many positions in `anchors` per class, at most `limit` each."""
-        positions = []
-        for label in self.positives:
-            positions.append(torch.nonzero(self.classes == label).flatten())
+        positions = [torch.nonzero(self.classes == label).flatten() for label in self.positives]
         size = min(limit, min(len(part) for part in positions))
-        subsets = []
-        for part in positions:
-            subsets.append(part[torch.randperm(len(part))[:size]])
+        subsets = [part[torch.randperm(len(part))[:size]] for part in positions]
         return torch.cat(subsets)
 
     def sample(self, places: Tensor, positives: int, negatives: int) -> Tensor:

@@ -267,13 +267,13 @@ class Work:
         Raises:
             Stopped: If `stop` was set.
         """
+        values = tuple(load_prompts(self.attribute).attributes)
         # Show the empty boxes before a model is loaded.
-        self._report(tuple(load_prompts(self.attribute).attributes))
+        self._report(values)
         pipeline = self.request.pipeline
         # The packaged models only know the miniature's images.
         self.is_judged = self.engine.model_name != MINIATURE or self.engine.is_small(pipeline)
         read: Callable[..., tuple[list[int], list[bool]]] = _read_nothing
-        values = tuple(load_prompts(self.attribute).attributes)
         if self.is_judged:
             reader = self.engine.once(
                 f"judge {self.attribute} {pipeline}".strip(),

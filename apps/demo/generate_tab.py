@@ -236,13 +236,8 @@ def _named(result: Result, row: Row, place: int) -> str:
     seed = f"seed {result.request.seed + place}"
     if not result.is_counted:
         return seed
-    return f"{seed}: {_read(result, row, place)}"
-
-
-def _read(result: Result, row: Row, place: int) -> str:
-    """Return the judge's answer about an image."""
     code = row.codes[place]
-    return person(result.values[code]) if code >= 0 else "unclear"
+    return f"{seed}: {person(result.values[code]) if code >= 0 else 'unclear'}"
 
 
 def _status(result: Result | None, name: str = "", *, is_remembered: bool = False) -> str:

@@ -129,11 +129,6 @@ def _host(engine: Engine) -> Host:
     return engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
 
 
-def birds(engine: Engine) -> Gallery:
-    """Return the miniature's birds."""
-    return engine.once("birds", lambda: _world(engine, "birds"))
-
-
 def _world(engine: Engine, name: str) -> Gallery:
     from vldebias.miniature import open_world
 
@@ -161,7 +156,7 @@ def _embed(
     texts: Sequence[str],
     prompts: str,
     method: str | None,
-    strength: float,
+    strength: float = 1.0,
 ) -> Tensor:
     """Return the model's normalised text features (n, d) with a method attached."""
     host = gallery.host
@@ -295,9 +290,7 @@ class Group:
     is_worse: bool
 
 
-def classify(
-    engine: Engine, method: object, strength: float = 1.0
-) -> tuple[list[Group], list[int], list[int], Gallery]:
+def classify(engine: Engine, method: object) -> tuple[list[Group], list[int], list[int], Gallery]:
     """Classify birds before and after a method is attached.
 
     Returns:
@@ -308,11 +301,11 @@ def classify(
         InvalidInputError: If a method is unknown.
     """
     chosen = check_choice(method, METHODS, "method")
-    gallery = birds(engine)
+    gallery = engine.once("birds", lambda: _world(engine, "birds"))
     label = gallery.labels["label"]
     place = gallery.labels["place"]
-    right_before = _right(engine, gallery, None, strength)
-    right_after = _right(engine, gallery, chosen, strength)
+    right_before = _right(engine, gallery, None)
+    right_after = _right(engine, gallery, chosen)
     groups = []
     for bird in np.unique(label):
         for ground in np.unique(place):
@@ -328,11 +321,9 @@ def classify(
     return worst_first, put_right, put_wrong, gallery
 
 
-def _right(
-    engine: Engine, gallery: Gallery, method: str | None, strength: float
-) -> NDArray[np.bool_]:
+def _right(engine: Engine, gallery: Gallery, method: str | None) -> NDArray[np.bool_]:
     """Return a mask of the birds that are classified correctly, with or without a method."""
-    texts = _embed(engine, gallery, BIRDS, "waterbirds", method, strength)
+    texts = _embed(engine, gallery, BIRDS, "waterbirds", method)
     answers = (gallery.features @ texts.T).argmax(dim=1).numpy()
     return np.array(["landbird", "waterbird"])[answers] == gallery.labels["label"]
 

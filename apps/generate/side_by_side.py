@@ -226,8 +226,7 @@ class SideBySide:
         """Return a sentence on the requested and observed counts for each attribute and row."""
         lines = []
         for prompt_set in self.request.attributes:
-            for method in self.methods:
-                lines.append(self._sentence(method, prompt_set.name))
+            lines.extend(self._sentence(method, prompt_set.name) for method in self.methods)
         return lines
 
     def _sentence(self, method: str, attribute: str) -> str:

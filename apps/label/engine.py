@@ -45,10 +45,10 @@ class View:
     Attributes:
         annotator: the annotator's name.
         step: index of the question, or None if all are answered.
-        png: the image as PNG, or None at the end or if the file is damaged.
         image: one-based number of the image in the annotator's order.
         images: total number of images.
         done: number of images for which all questions are answered.
+        png: the image as PNG, or None at the end or if the file is damaged.
         question: the question, or None at the end.
         answer: the annotator's earlier answer, if any.
         position: number of this question about the image, and the number of questions per image.
@@ -59,16 +59,16 @@ class View:
 
     annotator: str
     step: int | None
-    png: bytes | None
     image: int
     images: int
     done: int
-    question: Question | None
-    answer: str | None
-    position: tuple[int, int]
-    minutes: int | None
-    can_go_back: bool
-    can_go_on: bool
+    png: bytes | None = None
+    question: Question | None = None
+    answer: str | None = None
+    position: tuple[int, int] = (0, 0)
+    minutes: int | None = None
+    can_go_back: bool = True
+    can_go_on: bool = False
 
 
 @dataclass
@@ -238,20 +238,7 @@ class Labelling:
         images = len(self.folder.records)
         done = self._done(place.annotator)
         if place.step is None:
-            return View(
-                annotator=place.annotator,
-                step=None,
-                png=None,
-                image=images,
-                images=images,
-                done=done,
-                question=None,
-                answer=None,
-                position=(0, 0),
-                minutes=None,
-                can_go_back=True,
-                can_go_on=False,
-            )
+            return View(place.annotator, None, image=images, images=images, done=done)
         record, question = self._asked(place.annotator, place.step)
         minutes = None
         seconds = self._seconds[place.annotator]
@@ -288,9 +275,8 @@ class Labelling:
     def _png(self, record: PlannedImage) -> bytes | None:
         try:
             return self.folder.png(record)
-        except (
-            OSError
-        ):  # the page reports the problem without the file name, which could reveal the variant
+        except OSError:
+            # The page reports the problem without the file name, which could reveal the variant.
             return None
 
     @property

@@ -194,15 +194,8 @@ class Page:
         """Return the first screen, which asks for a name, with a message."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(remark), "", "", "", "", ""]
-        return [
-            None,
-            "",
-            *screens,
-            *map(str, texts),
-            gr.skip(),
-            gr.skip(),
-            *[gr.skip() for _ in self.choices],
-        ]
+        buttons = [gr.skip() for _ in (self.back, self.forward, *self.choices)]
+        return [None, "", *screens, *map(str, texts), *buttons]
 
     def _show(self, place: Place, remark: str = "") -> list[object]:
         view = self.engine.view(place)

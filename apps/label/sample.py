@@ -245,9 +245,7 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
         raise InvalidInputError(
             f"{file}: {len(missing)} of its images are not in {images.root}, such as {missing[0]}"
         )
-    return replace(
-        images, records=records, weights=weights, strata=len(sample.strata), judge=sample.judge
-    )
+    return replace(images, records=records, weights=weights, judge=sample.judge)
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:

@@ -42,7 +42,6 @@ class ImageFolder:
         prompt_set: name of the images' prompt set, or None for images of unknown origin.
         missing: number of planned images that have not been generated.
         weights: inverse sampling probabilities of the sampled images, by path.
-        strata: number of strata in the sample.
         judge: name of the judge whose answers determine the strata.
     """
 
@@ -52,7 +51,6 @@ class ImageFolder:
     prompt_set: str | None = None
     missing: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
-    strata: int = 0
     judge: str = ""
 
     @classmethod

@@ -185,28 +185,18 @@ class Tools:
 
         result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
         (task,) = result.provenance
-        row_of_prompt = {}
+        share_of_prompt: dict[str, dict[str, Any]] = {}
         for row in result.rows:
             # Use the rows with advice for all models. Individual models have separate rows.
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
-                row_of_prompt[prompt] = (value, row)
+                low, high = row.interval
+                share = {"value": value, "share": row.value, "low": low, "high": high}
+                share_of_prompt[prompt] = share
         audited = []
         for prompt, advice in task.settings["prompts"].items():
-            if prompt in row_of_prompt:
-                value, row = row_of_prompt[prompt]
-                audited.append(
-                    AuditedPrompt(
-                        prompt=prompt,
-                        advice=advice,
-                        value=value,
-                        share=row.value,
-                        low=row.interval[0],
-                        high=row.interval[1],
-                    )
-                )
-            else:
-                audited.append(AuditedPrompt(prompt=prompt, advice=advice))
+            share = share_of_prompt.get(prompt, {})
+            audited.append(AuditedPrompt(prompt=prompt, advice=advice, **share))
         return AuditedPrompts(prompts=audited, summary=list(task.settings["advice"]))
 
     def _set_named(self, attribute: str | None) -> PromptSet:

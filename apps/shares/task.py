@@ -165,7 +165,6 @@ class SharesTask(Task):
             data = {}
             lists = {name: list(column) for name, column in dict(table or {}).items()}
             columns = need("pyarrow").table(lists)
-        roles: dict[str, str] = {}
         role_of_column: dict[str, str] = {}
         for role in ROLES:
             name = getattr(self, role)
@@ -177,11 +176,10 @@ class SharesTask(Task):
                     f" {role}; expected a different column for each"
                 )
             role_of_column[name] = role
-            roles[role] = name
         # Convert table cells to strings, with ROLES as columns and one row per image. Strip spaces,
         # since "female " in a spreadsheet means "female".
         texts = {}
-        for role, name in roles.items():
+        for name, role in role_of_column.items():
             texts[role] = as_texts(column_of(columns, name, source), f"{source}: {name}")
         images = need("pandas").DataFrame(texts).apply(lambda column: column.str.strip())
         blank = np.flatnonzero(images.prompt == "")
@@ -199,7 +197,7 @@ class SharesTask(Task):
                 SuspectInputWarning,
             )
         self._doubt_rows(images, columns, source)
-        counts = columns_of_counts(columns, roles.values())
+        counts = columns_of_counts(columns, role_of_column)
         if counts and self.weight is None:
             warn(
                 f"{source}: the numbers in column {counts[0]!r} are not used, and every row counts"

@@ -23,13 +23,15 @@ def errors() -> str:
         changes = [_span(rows.get((NONE, f"{kind}_change"))) for kind in ("lightness", "relative")]
         changed = [_changed(result, task, edit) for task in ("enlarged", "portraits")]
         lines.append((edit, left_out, *changes, *changed))
-    n = result.provenance[0].n
+    n = {about.task: about.n for about in result.provenance}
+    faces = {task: numbers["faces"] for task, numbers in n.items()}
     note = (
         "Change of L\\*: its mean over the faces that are not left out, and the range of the"
-        f" central 95% of them. The faces are from {n['faces']} of {n['photographs']} packaged"
-        " photographs, enlarged four times. Changed: pairs whose relative change is over 2 L\\*, of"
-        " those that have one; in portraits, the photographs are cropped to the face. From"
-        " `eval/results/skin.json`, which has further edits."
+        f" central 95% of them. Of {n['enlarged']['photographs']} packaged photographs, enlarged"
+        f" four times, {faces['enlarged']} have a face that can be measured. Changed: pairs whose"
+        " relative change is over 2 L\\*, of those that have one. Portraits are cropped to the face"
+        f" first, after which {faces['portraits']} have one. From `eval/results/skin.json`, which"
+        " has further edits."
     )
     heads = ("edit", "left out", "change", "relative", "changed", "changed, portraits")
     return table(heads, *lines, note=note)

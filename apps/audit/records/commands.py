@@ -177,8 +177,10 @@ def page(
       vldebias records page eval/records --out who-appears.html
     """
     check_page(out)
+    from vldebias.utils.files import write_atomically
+
     from .check import problems_of
-    from .page import read_records, write_page
+    from .page import read_records, render
 
     records = read_records(files)
     for record in records:
@@ -187,7 +189,7 @@ def page(
             raise InvalidInputError(
                 f"{record.name}: {problems[0]}; run `vldebias records check` and correct the record"
             )
-    write_page(records, out)
+    write_atomically(out, render(records))
     print_message(f"{out}: {quantity(len(records), 'record')}")
 
 

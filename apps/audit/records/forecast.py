@@ -89,18 +89,18 @@ class Forecast:
 
 
 def known_models(
-    records: Sequence[Record], attribute: str, value: str, qualifier: str = NEUTRAL
+    records: Sequence[Record], attribute: str, value: str
 ) -> dict[str, dict[str, tuple[int, int]]]:
     """Return counts by model and subject: images that show a value, and images with a known value.
 
-    Debiased models are excluded, as is the miniature, because its images are drawings. If several
-    records of a model contain a subject, the record with the most subjects is used.
+    Only the neutral wording is counted. Debiased models are excluded, as is the miniature, because
+    its images are drawings. If several records of a model contain a subject, the record with the
+    most subjects is used.
 
     Args:
         records: records of any models, as read from files.
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
-        qualifier: qualifier of the wording; "" for the neutral wording.
     """
     fitting = []
     for record in records:
@@ -114,7 +114,7 @@ def known_models(
         place = record.values.index(value)
         for row in record.counts:
             known = sum(row.counts)
-            if row.qualifier == qualifier and known:
+            if row.qualifier == NEUTRAL and known:
                 subjects = counts.setdefault(record.model.name, {})
                 subjects.setdefault(row.subject.casefold(), (row.counts[place], known))
     return counts
@@ -242,7 +242,6 @@ def forecast(
     attribute: str,
     value: str,
     model: str,
-    qualifier: str = NEUTRAL,
 ) -> tuple[list[Forecast], Coverage]:
     """Predict the share of images that show a value, for some prompts.
 
@@ -252,7 +251,6 @@ def forecast(
         attribute: the attribute, such as "gender".
         value: the value, such as "female".
         model: name of a model in the records, or of an unmeasured model.
-        qualifier: qualifier of the wording; "" for the neutral wording.
 
     Returns:
         One forecast per subject, and the coverage of the intervals if one subject (for a model with
@@ -268,7 +266,7 @@ def forecast(
             f"got {attribute} {value!r}; expected an attribute and a value from the records:"
             f" {expected}"
         )
-    counts = known_models(records, attribute, value, qualifier)
+    counts = known_models(records, attribute, value)
     models = {name: shares_of(counts_of_subject) for name, counts_of_subject in counts.items()}
     means = mean_of_others(models, model)
     line = None

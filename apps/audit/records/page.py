@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.utils.files import write_atomically
 from vldebias.utils.phrases import capitalised
 
 from .protocol import load_protocol
@@ -139,19 +138,6 @@ def render(records: Sequence[Record]) -> str:
         has_corrected=any(figure.labels for record in records for figure in record.figures),
     )
     return html
-
-
-def write_page(records: Sequence[Record], path: Path) -> Path:
-    """Write the page to a file.
-
-    Args:
-        records: the records to show.
-        path: the HTML file to write.
-
-    Returns:
-        The path of the file.
-    """
-    return write_atomically(path, render(records))
 
 
 def _sections(records: Sequence[Record]) -> list[Section]:

@@ -74,33 +74,24 @@ class Numbers:
     labels: int
 
 
-def load_protocol(name: str = PROTOCOL) -> Protocol:
-    """Load a version of the protocol by name.
-
-    Raises:
-        InvalidInputError: If there is no such version.
-    """
-    files = packaged("prompts/protocol")
-    if name not in files:
-        raise InvalidInputError(f"protocol: got {name!r}; expected one of {', '.join(files)}")
-    return Protocol.build(read_yaml(files[name]))
+def load_protocol() -> Protocol:
+    """Load the current version of the protocol."""
+    return Protocol.build(read_yaml(packaged("prompts/protocol")[PROTOCOL]))
 
 
-def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbers:
+def numbers_for_width(width: float, prompts: int) -> Numbers:
     """Return how many images and labels give a wording's mean share an interval of a given width.
 
     Half of the variance is allotted to the images, assuming the worst case, in which each prompt
     shows both values equally often. The other half is allotted to the labels, assuming that the
-    judge is wrong about a share `error` of the images.
+    judge is wrong about a share ERROR of the images.
 
     Args:
         width: maximum width of the 95% interval, such as 0.1.
         prompts: number of prompts per wording.
-        error: assumed error rate of the judge.
 
     Raises:
-        InvalidInputError: If the width is not between 0 and 1, or the error rate is not in
-            [0, 0.5].
+        InvalidInputError: If the width is not between 0 and 1.
 
     >>> numbers_for_width(0.1, 100)
     Numbers(images=8, labels=146)
@@ -109,9 +100,7 @@ def numbers_for_width(width: float, prompts: int, error: float = ERROR) -> Numbe
         raise InvalidInputError(
             f"width: got {width}; expected a width between 0 and 1, such as 0.1"
         )
-    if not 0 <= error <= 0.5:
-        raise InvalidInputError(f"error={error}: expected a share between 0 and 0.5")
     half_of_variance = (width / 2 / NormalDist().inv_cdf(0.975)) ** 2 / 2
     images = ceil(0.25 / half_of_variance / prompts)
-    labels = ceil(error * (1 - error) / half_of_variance)
+    labels = ceil(ERROR * (1 - ERROR) / half_of_variance)
     return Numbers(max(images, LEAST_IMAGES), labels)

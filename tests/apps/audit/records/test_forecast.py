@@ -101,19 +101,11 @@ def test_debiased_and_embedded_models_are_not_used_for_predictions() -> None:
     assert set(known) == {"m0", "m1", "m2"}
 
 
-def test_wordings_and_subjects_without_counts_are_not_predicted() -> None:
+def test_subjects_without_counts_are_not_predicted() -> None:
     records = similar_models(4, 0.03)
-    for subjects, qualifier in (([SUBJECTS[0]], "corporate"), (["sailor"], "")):
-        (row,), _ = forecast(
-            records,
-            subjects,
-            attribute="gender",
-            value="female",
-            model="m0",
-            qualifier=qualifier,
-        )
-        assert (row.kind, row.images) == ("abstains", None)
-        assert row.reason == "fewer than 2 other models have counts for this subject"
+    (row,), _ = forecast(records, ["sailor"], attribute="gender", value="female", model="m0")
+    assert (row.kind, row.images) == ("abstains", None)
+    assert row.reason == "fewer than 2 other models have counts for this subject"
     with pytest.raises(InvalidInputError, match="gender: \\['female', 'male'\\]"):
         forecast(records, SUBJECTS, attribute="gender", value="woman", model="m0")
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from apps.audit.records.figures import share_with_interval
-from apps.audit.records.protocol import load_protocol, numbers_for_width
+from apps.audit.records.protocol import ERROR, load_protocol, numbers_for_width
 from eval import record_subjects
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import load_prompts
@@ -37,8 +37,8 @@ def test_every_prompt_is_about_one_person_and_leaves_attributes_open(attribute: 
 @pytest.mark.parametrize("width", [0.05, 0.1])
 def test_images_and_labels_give_the_requested_width_in_the_worst_case(width: float) -> None:
     prompts = 100
-    error = 0.05
-    numbers = numbers_for_width(width, prompts, error)
+    error = ERROR
+    numbers = numbers_for_width(width, prompts)
     half = numbers.images / 2
     counts = np.tile([half, half, 0.0], (prompts, 1))
     wrong = numbers.labels * error / 2
@@ -49,12 +49,7 @@ def test_images_and_labels_give_the_requested_width_in_the_worst_case(width: flo
     assert 0.8 * width < high - low < 1.12 * width
 
 
-@pytest.mark.parametrize(("width", "error"), [(0, 0.1), (1, 0.1), (0.1, 0.6), (0.1, -0.1)])
-def test_impossible_widths_and_error_rates_are_rejected(width: float, error: float) -> None:
+@pytest.mark.parametrize("width", [0, 1])
+def test_impossible_widths_are_rejected(width: float) -> None:
     with pytest.raises(InvalidInputError, match="expected"):
-        numbers_for_width(width, 100, error)
-
-
-def test_an_unknown_protocol_version_is_rejected() -> None:
-    with pytest.raises(InvalidInputError, match="who-appears-1"):
-        load_protocol("who-appears-9")
+        numbers_for_width(width, 100)

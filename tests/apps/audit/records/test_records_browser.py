@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.audit.records.page import read_records, write_page
+from apps.audit.records.page import read_records, render
 from eval.record_sources import RECORDS
 from tests.apps.browsing import NARROW, WIDE, check_page, opened
 
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     page = tmp_path_factory.mktemp("records") / "who-appears.html"
-    return write_page(read_records([RECORDS]), page).as_uri()
+    page.write_text(render(read_records([RECORDS])), encoding="utf-8")
+    return page.as_uri()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "light"), (WIDE, "dark")])

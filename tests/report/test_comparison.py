@@ -230,7 +230,8 @@ def test_a_comparison_in_a_notebook_starts_with_the_changes_and_folds_the_settin
         protocols = [protocol(f"task {i}", attribute_hash=f"<{setting}>") for i in range(5)]
         return result(rows, *protocols)
 
-    shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
+    shown = compare(run(0.3, "a"), run(0.9, "b"), ("<first>", "second"))._repr_html_()
+    assert "&lt;first&gt;" in shown
     assert shown.startswith("<p><b>")
     assert "8 of 10 values that changed" in shown
     assert shown.count("<tr>") == 9

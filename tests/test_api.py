@@ -167,9 +167,7 @@ def test_settings_that_do_not_apply_to_a_fitted_edit_are_rejected() -> None:
         vldebias.debias(host, {})
 
 
-def test_names_instead_of_a_model_or_a_method_are_rejected() -> None:
-    with pytest.raises(UnsupportedHostError, match="got the name 'ViT-B-32'; expected the model"):
-        vldebias.debias("ViT-B-32", GENDER)
+def test_a_function_instead_of_the_name_of_a_method_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="custom: got <function"):
         custom(Words(), Words.read)  # type: ignore[arg-type]
 
@@ -178,9 +176,6 @@ def test_names_instead_of_a_model_or_a_method_are_rejected() -> None:
     ("how", "reason"),
     [
         ({"lam": True}, "lam: expected finite numbers"),
-        ({"lam": "5"}, "lam: expected finite numbers"),
-        ({"reference": [[0.5, 0.5]]}, "an ndarray, got list"),
-        ({"reference": "features.npy"}, "an ndarray, got str"),
         ({"reference": 5}, "an ndarray, got int"),
         ({"reference": np.array(["a"])}, r"reference: got <U1 \(1,\); expected floats"),
     ],
@@ -234,8 +229,6 @@ def test_a_lost_class_signal_is_reported_with_its_numbers() -> None:
 
 @refused(
     ({"method": "svd"}, r"got 'svd'; .*\(expected one of none, orth, "),
-    ({"attribute": []}, "got an empty list"),
-    ({"attribute": "gendre"}, "gender"),
     ({"attribute": None}, "attribute: got None"),
     ({"method": "cali", "lam": [1.0, 2.0]}, r"one value or one per prompt set \(1\)"),
     ({"method": "cali", "lam": -1.0}, ">= 0"),

@@ -99,12 +99,6 @@ def test_a_file_name_is_not_balanced_silently() -> None:
     ("command", "words"),
     [
         ("train --data captions --label specie", "did you mean 'species'?"),
-        ("train --data captions --set group_dro=species,plce", "did you mean 'place'?"),
-        (
-            "audit prompts.txt --attribute gender --pipeline miniature --measure 1 --steps 1"
-            " --judge miniature2",
-            "miniature2",
-        ),
         ("rerank bad.json --attribute gender", "expected an object with a value per column"),
         (
             "audit prompts.txt --attribute gender --model miniature --calibration counts.csv",
@@ -113,11 +107,6 @@ def test_a_file_name_is_not_balanced_silently() -> None:
         (
             "debias gender --method cali+equalise --model miniature --reference f.npy",
             "image features have width 4",
-        ),
-        ("train --config run.yaml", "did you mean 'lr'?"),
-        (
-            "eval shares t.csv --prompt-column g --value-column prompt",
-            "such as --groups 'a nurse',OTHER",
         ),
         (
             "rerank r.jsonl --attribute gender --shares woman=1,man=0",
@@ -134,9 +123,7 @@ def test_a_mistake_on_the_command_line_is_named(
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\n")
     Path("broken.json").write_text("{")
-    Path("t.csv").write_text("prompt,g\na nurse,female\na nurse,male\n")
     Path("bad.json").write_text('{"prompts": ["a nurse"]}')
-    Path("run.yaml").write_text("learning_rate: 0.1\n")
     Path("r.jsonl").write_text(
         '{"id":1,"score":2,"gender":"female"}\n{"id":2,"score":1,"gender":"male"}'
     )

@@ -37,11 +37,9 @@ from vldebias.report.page import render
 from vldebias.report.result import Result
 
 DIM = 24
-SET = make_prompt_set(
-    "gender",
-    {"male": ["male", "man"], "female": ["female", "woman"]},
-    ["doctor", "nurse", "cook", "pilot", "judge", "baker"],
-)
+JOBS = ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
+WORDS = {"male": ["male", "man"], "female": ["female", "woman"]}
+SET = make_prompt_set("gender", WORDS, JOBS)
 QUERIES = ["A photo of a doctor.", "A photo of a female nurse.", "A photo of a pilot."]
 STATED = 1  # the query that states a value
 
@@ -239,14 +237,6 @@ def test_strength_scales_the_edit_and_zero_changes_nothing() -> None:
         debiased(strength=2)
 
 
-def test_stated_queries_are_only_edited_on_request() -> None:
-    plain = as_lists(QUERIES)
-    assert debiased().embed(QUERIES)[STATED] == plain[STATED]
-    assert debiased(keep_stated=False).embed(QUERIES)[STATED] != plain[STATED]
-    # Vectors without text are edited, since their text is unknown.
-    assert debiased().edit(plain)[STATED] != plain[STATED]
-
-
 def test_values_stated_in_other_languages_are_only_edited_on_request(tmp_path: Path) -> None:
     texts = ["eine Ärztin", "ein Arzt", "ropa femenina", "un médecin dans son bureau"]
     plain = as_lists(texts)
@@ -256,8 +246,9 @@ def test_values_stated_in_other_languages_are_only_edited_on_request(tmp_path: P
     for embedded in (queries.embed(texts), loaded.embed(texts), queries.edit(plain, texts)):
         kept = [row == row_before for row, row_before in zip(embedded, plain, strict=True)]
         assert kept == [True, False, True, False]
-    everything = debiased(keep_stated=False).embed(texts)
-    assert all(row != row_before for row, row_before in zip(everything, plain, strict=True))
+    # Vectors without text are edited, since their text is unknown.
+    for everything in (debiased(keep_stated=False).embed(texts), queries.edit(plain)):
+        assert all(row != row_before for row, row_before in zip(everything, plain, strict=True))
 
 
 def test_an_edit_without_attribute_words_changes_every_query() -> None:
@@ -376,8 +367,7 @@ def test_saved_edits_can_only_be_attached_to_the_same_model(tmp_path: Path) -> N
 def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:
     """Return vectors for images of men and women in all jobs, and their gender."""
     generator = torch.Generator().manual_seed(1)
-    jobs = ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
-    texts = [f"{'man' if i % 2 else 'woman'} {jobs[i // 2 % 6]}" for i in range(n)]
+    texts = [f"{'man' if i % 2 else 'woman'} {JOBS[i // 2 % 6]}" for i in range(n)]
     noise = torch.randn(n, DIM, dtype=torch.float64, generator=generator)
     labels = ["male" if i % 2 else "female" for i in range(n)]
     return (rows_of(texts) + 0.1 * noise).numpy(), labels
@@ -515,11 +505,7 @@ def test_the_page_lists_the_queries_that_lean_most(
 
 def test_the_page_folds_all_but_ten_queries(tmp_path: Path) -> None:
     vectors, labels = gallery()
-    searches = [
-        f"A {word} {job}."
-        for word in ("new", "tall")
-        for job in ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
-    ]
+    searches = [f"A {word} {job}." for word in ("new", "tall") for job in JOBS]
     result = debiased(reference=vectors).measure(vectors, searches, labels, k=10, resamples=50)
     page = render(result, tmp_path / "log.html", run_folder=tmp_path).read_text(encoding="utf-8")
     shown, _, folded = page.partition("<summary>2 more</summary>")

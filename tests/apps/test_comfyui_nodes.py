@@ -30,7 +30,6 @@ from apps.comfyui.balancing import (
 from apps.comfyui.rows import FAMILIES, Conditioning, family_of, join_rows
 from apps.comfyui.saving import write_records
 from tests.growth import growth
-from tests.processes import run_python
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.utils.pictures import read_png
 
@@ -77,9 +76,7 @@ def test_runs_of_several_images_do_not_reuse_indices(
 
 
 def test_a_list_of_prompts_is_assigned_values_as_one_run() -> None:
-    people = ["a CEO", "a nurse", "a chef", "a pilot"]
-    balanced = balance(people, "gender", 1)
-    assert Counter(balanced.values) == {"female": 2, "male": 2}
+    balanced = balance(["a CEO", "a nurse", "a chef", "a pilot"], "gender", 1)
     assert balanced.seeds == [0, 1, 2, 3]
     assert [line.split(":")[0] for line in balanced.reasons.splitlines()] == [
         f"image {number}" for number in (1, 2, 3, 4)
@@ -206,11 +203,6 @@ def test_braces_without_alternatives_are_left_unchanged(text: str) -> None:
     assert choose_alternatives(text, "0") == text
 
 
-def test_nested_alternatives_are_chosen() -> None:
-    choices = {choose_alternatives("a {b|{c|d} e}", str(key)) for key in range(40)}
-    assert choices == {"a b", "a c e", "a d e"}
-
-
 def conditioning(length: int, value: float, **options: Any) -> Conditioning:
     return [
         [torch.full((1, length, 3), value), {"pooled_output": torch.full((1, 2), value)} | options]
@@ -280,15 +272,6 @@ def test_unsupported_text_encoders_are_rejected_by_name() -> None:
     assert family_of(FluxClipModel_()).name == "Flux"
     with pytest.raises(UnsupportedHostError, match=r"LuminaModel.*Balance Prompt"):
         family_of(LuminaModel())
-
-
-def test_the_text_node_only_needs_the_text_core() -> None:
-    """The node does not import torch or a model library."""
-    program = (
-        "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
-        " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"
-    )
-    assert run_python(program, cwd=ROOT).stdout.strip() == "[]"
 
 
 def test_the_package_has_the_fields_the_registry_requires() -> None:

@@ -26,7 +26,6 @@ from apps.demo import request as requests
 from apps.demo import search as searches
 from apps.demo import search_tab as tabs
 from apps.demo.events import with_messages
-from tests.processes import run_python
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
 
@@ -351,15 +350,6 @@ def test_skin_tone_is_counted_with_the_values_of_the_prompt_set(engine: Any) -> 
 
 
 @pytest.mark.slow
-def test_cartoons_can_be_searched(engine: Any) -> None:
-    answer, gallery = searches.search(
-        engine, "A photo of a nurse.", "gender", "cali", gallery_name="miniature"
-    )
-    assert answer.before.rows != answer.edited.rows
-    assert gallery.image(engine, answer.before.rows[0]).size == (64, 64)
-
-
-@pytest.mark.slow
 def test_a_classification_shows_groups_and_birds_before_and_after(engine: Any) -> None:
     groups, corrected, newly_wrong, birds = searches.classify(engine, "default")
     assert len(groups) == 4
@@ -516,16 +506,6 @@ def test_a_visitor_sees_a_second_pipeline_side_by_side_and_chooses_from_the_list
     assert not third_row["visible"]
     with pytest.raises(InvalidInputError, match="second pipeline"):
         list(generate_tabs.GenerateTab._run(tab, *FORM, "copies/other"))
-
-
-def test_the_page_opens_without_importing_torch() -> None:
-    script = (
-        "import sys\n"
-        "from apps.demo import engine, page\n"
-        "page.build_demo(engine.Engine())\n"
-        "print('torch' in sys.modules, 'gradio' in sys.modules)"
-    )
-    assert run_python(script).stdout.split() == ["False", "True"]
 
 
 def test_visitors_who_open_a_tab_load_it_once() -> None:

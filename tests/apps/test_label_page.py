@@ -4,6 +4,7 @@ text."""
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from label_parts import AGE, GENDER, draw, study
@@ -64,10 +65,7 @@ def test_a_failed_write_is_reported_and_the_question_is_shown_again(
 ) -> None:
     first = page._start("Ada")
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError("no room")
-
-    monkeypatch.setattr(engine.log, "append", full)
+    monkeypatch.setattr(engine.log, "append", Mock(side_effect=OSError("no room")))
     updates = page._answering(0)(first[0], first[1])
     assert "Not saved" in text_of_updates(updates)
     assert updates[0].step == first[0].step
@@ -107,11 +105,8 @@ def test_unsaved_answers_do_not_affect_the_pace(
     engine = study(tmp_path)
     place = engine.start("ada")
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError("no room")
-
     with monkeypatch.context() as patched:
-        patched.setattr(engine.log, "append", full)
+        patched.setattr(engine.log, "append", Mock(side_effect=OSError("no room")))
         for _ in range(engines.PACE):
             with pytest.raises(OSError, match="no room"):
                 engine.answer(place, 0)

@@ -14,7 +14,7 @@ from vldebias.cli import app
 ROOT = Path(__file__).parents[2]
 FRAMES = re.compile(r"[─-╿]+")
 
-LISTS = ["methods", "eval list", "prompts list", "eval show waterbirds"]
+LISTS = ["methods", "eval list", "prompts list", "eval show waterbirds", "train --settings"]
 HELP = [
     f"{command} --help"
     for command in (

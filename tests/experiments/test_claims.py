@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from eval.pages.prompts import read_readings
 from eval.pages.sources import headlines, row_of
 from eval.photographs.searches import PHOTOGRAPHS, RERANK
 from eval.tables import RESULTS, read, rows_in
-from vldebias.measure.rows import Measurement, TaskProvenance
+from tests.study.made_figures import figure, protocol, result
+from vldebias.measure.rows import Measurement
 from vldebias.methods.declared import DECLARED
-from vldebias.report.result import Result
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -130,31 +131,21 @@ def test_few_changes_are_wrong_as_the_pages_say() -> None:
     assert all(share_of_wrong_changes(kind) < 0.1 for kind in ("users", "captions"))
 
 
-def row(value: float, **changed: object) -> Measurement:
-    fields = {"task": "t", "metric": "m", "method": "a", "interval": (0.4, 0.6)}
-    return Measurement.model_validate(
-        {**fields, "value": value, "better": "lower", "n": {"images": 3}, **changed}
-    )
-
-
-def made(*rows: Measurement) -> Result:
-    about = TaskProvenance(task="t", description="")
-    return Result(
-        name="made", protocols=[about], figures=list(rows), versions={}, commit=None, seconds=None
-    )
+def row(value: float, **changed: Any) -> Measurement:
+    return figure("a", value, interval=(0.4, 0.6), **changed)
 
 
 def test_figures_are_classified_as_equal_within_outside_or_missing() -> None:
-    committed = made(*(row(0.5, subset=name) for name in "abcd"), row(7.0, metric="ms"))
-    again = made(row(0.5, subset="a"), row(0.58, subset="b"), row(0.7, subset="c"))
+    rows = [row(0.5, subset=name) for name in "abcd"]
+    committed = result([*rows, row(7.0, metric="ms")], protocol())
+    again = [row(0.5, subset="a"), row(0.58, subset="b"), row(0.7, subset="c")]
     expected = Counter(equal=1, inside=1, apart=1, missing=1)
-    assert replay.compared(committed, again) == expected
+    assert replay.compared(committed, result(again, protocol())) == expected
 
 
 def test_a_failing_command_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = made(row(0.5)).model_copy(
-        update={"command": "python -c 'raise SystemExit(3)' --json x.json"}
-    )
+    command = "python -c 'raise SystemExit(3)' --json x.json"
+    failing = result([row(0.5)], protocol(), command=command)
     monkeypatch.setattr(replay, "read", lambda name: failing)
     with pytest.raises(RuntimeError, match="SystemExit"):
         replay.replay("made")

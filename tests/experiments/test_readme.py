@@ -38,11 +38,6 @@ ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def fenced(kind: str) -> list[Any]:
-    """Return the blocks of one kind in all files."""
-    return [pytest.param(*parameter.values[:1], id=parameter.id) for parameter in with_output(kind)]
-
-
 def with_output(kind: str) -> list[Any]:
     """Return each block with its file and the output below it, or None if there is no output."""
     blocks = re.compile(rf"```{kind}\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
@@ -100,12 +95,6 @@ def known(words: list[str]) -> click.Command:
     written = {word.split("=")[0] for word in rest if word.startswith("--")}
     assert written <= options, f"vldebias {shlex.join(words)}: no {written - options}"
     return command
-
-
-@pytest.mark.parametrize("block", [*fenced("console"), *fenced("bash")])
-def test_printed_commands_exist_with_their_options(block: str) -> None:
-    for words in commands(block):
-        known(words)
 
 
 @pytest.fixture

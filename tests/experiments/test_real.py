@@ -9,45 +9,22 @@ from typing import Any
 import pytest
 
 from eval import real
-from vldebias.measure.rows import Measurement, TaskProvenance
-from vldebias.report.result import Result
+from tests.study.made_figures import figure, protocol, result
 
 
 def contributed(folder: Path, **wrong: Any) -> Path:
     """Return a folder as left by a run on a real model."""
-    common = {
-        "task": "waterbirds",
-        "metric": "worst_group",
-        "better": "higher",
-        "n": {"images": 5794},
-    }
-    bare = Measurement(**common, method="none", value=0.40, interval=(0.37, 0.42), change=None)
-    figure = {"value": 0.70, "interval": (0.68, 0.72)}
-    cali = Measurement(**common | figure | wrong, method="orth-cali", change=(0.3, 0.27, 0.33))
-    protocol = {
-        "description": "d",
-        "attribute": "waterbirds",
-        "attribute_hash": "0",
-        "split": "test",
-        "n": {},
-    }
-    provenance = TaskProvenance(
-        task="waterbirds",
-        model="open_clip RN50 openai",
-        methods={},
-        seeds=[0],
-        fingerprint=None,
-        **protocol,
-    )
-    versions = {"vldebias": "1.0.0", "torch": "2.9.0"}
-    Result(
+    names = {"task": "waterbirds", "metric": "worst_group", "n": {"images": 5794}}
+    bare = figure("none", 0.40, **names, interval=(0.37, 0.42))
+    cali = names | {"value": 0.70, "interval": (0.68, 0.72), "change": (0.3, 0.27, 0.33)} | wrong
+    made = result(
+        [bare, figure("orth-cali", **cali)],
+        protocol("waterbirds", model="open_clip RN50 openai", n={}),
         name="waterbirds",
-        rows=[bare, cali],
-        provenance=[provenance],
-        versions=versions,
+        versions={"vldebias": "1.0.0", "torch": "2.9.0"},
         commit="abc",
-        seconds=9.0,
-    ).write(folder / "result.json")
+    )
+    made.write(folder / "result.json")
     digest = hashlib.sha256((folder / "result.json").read_bytes()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps({"files": {"result.json": digest}}))
     return folder

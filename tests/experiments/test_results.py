@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eval import readme
 from eval.conclude import conclude
 from eval.tables import place_of, subset
-from vldebias.measure.rows import Measurement
+from tests.study.made_figures import figure
 from vldebias.report.conclusion import Conclusion
 from vldebias.report.result import Result
 
@@ -97,18 +97,6 @@ def test_rewriting_conclusions_changes_nothing_else(tmp_path: Path) -> None:
         assert path.read_text() == (RESULTS / name).read_text()
 
 
-def row(**changed: Any) -> Measurement:
-    fields = {
-        "task": "t",
-        "metric": "m",
-        "method": "none",
-        "value": 1.0,
-        "interval": (0.0, 2.0),
-        "better": "lower",
-    }
-    return Measurement(**{**fields, "n": {"images": 3}, **changed})
-
-
 def test_a_result_states_its_command_date_and_clean_commit_and_is_quoted_by_a_page() -> None:
     pages = [ROOT / "README.md", ROOT / "eval" / "README.md", *(ROOT / "docs").rglob("*.md")]
     quoted = " ".join(path.read_text(encoding="utf-8") for path in pages)
@@ -137,9 +125,5 @@ def test_tables_and_the_picture_match_the_committed_results() -> None:
     )
 )
 def test_the_columns_of_a_row_are_parsed_from_its_subset(place: dict[str, Any]) -> None:
-    assert place_of(row(subset=subset(place))) == {
-        **place,
-        "task": "t",
-        "metric": "m",
-        "method": "none",
-    }
+    names = {"task": "birds", "metric": "average", "method": "none"}
+    assert place_of(figure(subset=subset(place))) == place | names

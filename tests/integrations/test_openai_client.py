@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ pytest.importorskip("uvicorn", reason="pip install 'vldebias[serve]'")
 from tests.apps.false_upstream import KEY, FalseUpstream, served  # noqa: E402
 
 CEO = "A photo of a CEO in an office"
-NURSE = "Portrait of a nurse"
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +48,7 @@ def base_url(upstream: FalseUpstream) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             rest = process.communicate(timeout=20)[1]
-    assert not any(word in rest for word in (CEO, NURSE, KEY)), (
-        "the log contains neither prompts nor keys"
-    )
+    assert not any(word in rest for word in (CEO, KEY)), "the log contains neither prompts nor keys"
 
 
 @pytest.fixture
@@ -124,29 +120,6 @@ def test_a_client_that_stops_waiting_cancels_its_calls(
     assert upstream.cancelled == before + 2
 
 
-def test_value_counts_over_41_single_requests_differ_by_at_most_two(client: Any) -> None:
-    def prompt_of(_: int) -> str:
-        made = client.images.generate(model="tiny", prompt=NURSE, n=1)
-        return str(made.data[0].revised_prompt)
-
-    with ThreadPoolExecutor(8) as pool:
-        counts = Counter("female" in prompt for prompt in pool.map(prompt_of, range(41)))
-    print("41 requests of one image:", dict(counts))
-    assert counts.total() == 41
-    assert abs(counts[True] - counts[False]) <= 2
-
-
 def test_images_are_streamed_as_events(client: Any) -> None:
     events = client.images.generate(model="tiny", prompt=CEO, stream=True, partial_images=1)
     assert len(list(events)) == 3
-
-
-def test_the_asynchronous_client_works(base_url: str) -> None:
-    import asyncio
-
-    async def ask() -> Any:
-        async with openai.AsyncOpenAI(base_url=base_url, api_key=KEY) as client:
-            return await client.images.generate(model="tiny", prompt=CEO, n=2)
-
-    prompts = [image.revised_prompt for image in asyncio.run(ask()).data]
-    assert Counter("female" in prompt for prompt in prompts) == {True: 1, False: 1}

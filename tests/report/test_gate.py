@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.cli.conftest import call
+from tests.study.made_figures import figure, result
 from vldebias.cli.evaluate import app
 from vldebias.errors import InvalidInputError
-from vldebias.measure.rows import Measurement
 from vldebias.report.gate import Gate, check_limits
 from vldebias.report.result import Result
 
@@ -27,20 +28,10 @@ def result_of(*rows: tuple[str, str, float, float, float, str], subset: str = ""
     """Return a result with rows of method, metric, value, low, high, better."""
     measured = []
     for method, metric, value, low, high, better in rows:
-        measured.append(
-            Measurement(
-                task="t",
-                metric=metric,
-                method=method,
-                value=value,
-                interval=(low, high),
-                change=None if method == "none" else (0.0, 0.0, 0.0),
-                better=better,
-                n={"images": 10},
-                subset=subset,
-            )
-        )
-    return Result(name="r", figures=measured, protocols=[], versions={}, commit=None, seconds=None)
+        change = None if method == "none" else (0.0, 0.0, 0.0)
+        fields = {"task": "t", "metric": metric, "interval": (low, high), "better": better}
+        measured.append(figure(method, value, **fields, change=change, subset=subset))
+    return result(measured)
 
 
 @given(
@@ -147,18 +138,15 @@ def test_the_workflow_of_the_page_passes_with_its_own_suite() -> None:
     arguments = shlex.split(command)[2:]
     assert arguments[1] == "bias"
     arguments[1] = str(ROOT / "eval/results/miniature.json")
-    run = CliRunner().invoke(app, arguments)
-    assert run.exit_code == 0
-    lines = run.output.splitlines()
+    lines = call("eval gate", *arguments[1:]).splitlines()
     assert len(set(lines)) == len(lines)  # one row of a sweep over lambda, not all of them
 
 
 @pytest.mark.parametrize("option", ["--max-gap", "--min-worst-group"])
 def test_percentages_are_not_limits(tmp_path: Path, option: str) -> None:
     path = result_of(("m", "gap", 0.5, 0.4, 0.6, "lower")).write(tmp_path / "result.json")
-    run = CliRunner().invoke(app, ["gate", str(path), option, "30"])
-    assert run.exit_code == 2
-    assert "or equal to 1; got '30'" in " ".join(run.output.replace("│", " ").split())
+    printed = call("eval gate", str(path), option, "30", code=2, with_stderr=True)
+    assert "or equal to 1; got '30'" in " ".join(printed.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -173,8 +161,6 @@ def test_the_command_exits_with_a_code(
     tmp_path: Path, options: list[str], code: int, outcome: str
 ) -> None:
     path = result_of(("m", "gap", 0.5, 0.4, 0.6, "lower")).write(tmp_path / "result.json")
-    run = CliRunner().invoke(app, ["gate", str(path), *options])
-    assert run.exit_code == code
-    assert run.output.startswith(outcome)
-    as_json = CliRunner().invoke(app, ["gate", str(path), *options, "--json"])
-    assert json.loads(as_json.output)["status"] == code
+    assert call("eval gate", str(path), *options, code=code).startswith(outcome)
+    as_json = call("eval gate --json", str(path), *options, code=code)
+    assert json.loads(as_json)["status"] == code

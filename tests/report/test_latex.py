@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import yaml
-from typer.testing import CliRunner
 
+from tests.cli.conftest import call
 from tests.study.made_figures import DOWN, bias, figure, protocol, result
-from vldebias.cli import app
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,8 +62,7 @@ def test_the_command_writes_tables_if_the_file_ends_in_tex(tmp_path: Path) -> No
     made = result(rows, protocol("search"))
     path = made.write(tmp_path / "result.json")
     table = tmp_path / "table.tex"
-    done = CliRunner().invoke(app, ["eval", "report", str(path), "--out", str(table)])
-    assert done.exit_code == 0
+    call("eval report", str(path), "--out", str(table))
     assert table.read_text() == made.to_latex()
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["result.json", "table.tex"]
 
@@ -74,10 +72,8 @@ def test_the_command_cites_the_software_and_the_result(tmp_path: Path) -> None:
     made.versions = {"vldebias": "1.2.3"}
     made.date = "2026-11-24T14:02:00+00:00"
     path = made.write(tmp_path / "result.json")
-    done = CliRunner().invoke(app, ["eval", "report", str(path), "--cite"])
-    assert done.exit_code == 0
+    entry = call("eval report --cite", str(path))
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    entry = done.stdout
     assert entry.startswith("@software{vldebias,\n")
     assert entry.endswith("}\n")
     assert f"  author = {{{{{cited['authors'][0]['name']}}}}},\n" in entry

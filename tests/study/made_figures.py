@@ -9,6 +9,11 @@ from vldebias.report.result import Result
 DOWN = (-0.2, -0.3, -0.1)
 UP = (0.2, 0.1, 0.3)
 STILL = (0.01, -0.1, 0.1)
+# What a suite contains next to its tasks, and a task.
+SUITE: dict[str, Any] = {"title": "t", "description": "d", "source": "s", "needs": "nothing"}
+BIRDS: dict[str, Any] = {"task": "groups", "name": "birds", "title": "Birds"}
+BIRDS |= {"attribute": "waterbirds", "data": {"name": "birds"}}
+BIRDS |= {"label": "label", "spurious": "place"}
 
 
 def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from eval.pages import front
 from vldebias.cli import common
-from vldebias.report.compare import compare
 from vldebias.report.conclusion import Conclusion, with_costs
 from vldebias.report.page import render
 from vldebias.report.result import Result
@@ -168,13 +167,6 @@ def test_colour_is_disabled_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(colours, printed(result, monkeypatch, color_system="standard"))
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(colours, printed(result, monkeypatch, color_system="standard"))
-
-
-def test_comparing_a_run_with_itself_shows_its_values(result: Result) -> None:
-    pairs = zip(compare(result, result).conclusions, result.conclusions(), strict=True)
-    for both, conclusion in pairs:
-        assert (both.before, both.after) == (conclusion.after, conclusion.after)
-        assert both.verdict == "equal"
 
 
 def test_the_table_in_the_readme_has_the_values_of_the_conclusions() -> None:

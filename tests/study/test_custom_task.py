@@ -1,8 +1,9 @@
-"""Test a task and a metric from another package, in one file each: they can be used by name in
-`evaluate`, suites, commands and reports."""
+"""Test a task and metrics of a user: they can be used by name in `evaluate`, suites, commands and
+reports."""
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,75 +11,55 @@ from typer.testing import CliRunner
 
 from tests.study.any_method_parts import GENDER, part, texts
 from tests.study.groups_parts import birds, measure
-from tests.study.made_figures import figure, protocol, result
+from tests.study.made_figures import SUITE, figure, protocol, result
 from vldebias.cli.evaluate import app
-from vldebias.data import Labels, save_embeddings
+from vldebias.data import Embeddings, Labels, save_embeddings
 from vldebias.errors import InvalidInputError
+from vldebias.hosts import TextTable
 from vldebias.judge.judges import JUDGES
 from vldebias.measure.metric import Metric, computed, get_metric, register_metric
 from vldebias.measure.rows import TaskResult
 from vldebias.metrics import METRICS
+from vldebias.prompts import load_prompts
 from vldebias.report.page import grids, render
 from vldebias.report.result import Result
 from vldebias.report.table import readable
 from vldebias.study import TASKS, load_suite
 from vldebias.study.evaluating import evaluate
+from vldebias.study.tasks.images import ImageTask
 from vldebias.study.tasks.retrieval import Gallery
 from vldebias.study.tasks.share_rows import ShareRows
 from vldebias.utils.registry import Registry
 
-METRIC_FILE = """
-import numpy as np
-from vldebias.metrics import Metric
 
-
-def over_groups(hits, size):
+def over_groups(hits: np.ndarray, size: np.ndarray) -> np.ndarray:
     return (hits / np.maximum(size, 1)).sum(-1) / (size > 0).sum(-1)
 
 
-def most_shown(counts):
+def most_shown(counts: np.ndarray) -> np.ndarray:
     return (counts / counts.sum(-1, keepdims=True)).max(-1)
 
 
-def first_group(groups, prior):
+def first_group(groups: np.ndarray, prior: np.ndarray) -> np.ndarray:
     return (groups[:, 0] == 0).astype(float)
 
 
-MACRO = Metric(
-    "macro",
-    "mean over the groups",
-    "utility",
-    "higher",
-    (0, 1),
-    "groups",
-    over_groups,
-    interval="bootstrap",
+SHOWN = "share of the value that is shown most"
+FIRST = "first place goes to the first group"
+METRICS_OF_USER = (
+    Metric(
+        "macro",
+        "mean over the groups",
+        "utility",
+        "higher",
+        (0, 1),
+        "groups",
+        over_groups,
+        interval="bootstrap",
+    ),
+    Metric("most_shown", SHOWN, "bias", "lower", (0, 1), "shares", most_shown),
+    Metric("first_group", FIRST, "bias", "lower", (0, 1), "rankings", first_group),
 )
-SHOWN = Metric(
-    "most_shown",
-    "share of the value that is shown most",
-    "bias",
-    "lower",
-    (0, 1),
-    "shares",
-    most_shown,
-)
-FIRST = Metric(
-    "first_group",
-    "first place goes to the first group",
-    "bias",
-    "lower",
-    (0, 1),
-    "rankings",
-    first_group,
-)
-"""
-TASK_FILE = '''
-from typing import Literal
-
-from vldebias.study import TaskResult
-from vldebias.study.tasks.images import ImageTask
-from vldebias.prompts import load_prompts
 
 
 class Said(ImageTask):
@@ -88,7 +69,9 @@ class Said(ImageTask):
     attribute: str
     column: str
 
-    def measure(self, images, texts, *, weights=None):
+    def measure(
+        self, images: Embeddings, texts: TextTable, *, weights: np.ndarray | None = None
+    ) -> list[TaskResult]:
         sets = [load_prompts(self.attribute)]
         fitted = self.fit(texts, sets)
         labels = images.column(self.column)
@@ -105,32 +88,19 @@ class Said(ImageTask):
             "average", right, n=about["n"], resamples=self.resamples, seed=self.seed
         )
         return [result]
-'''
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install a package folder temporarily, as pip would, and unregister its objects afterwards."""
-    dist_info = tmp_path / "mine-1.0.dist-info"
-    dist_info.mkdir()
-    (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
-    (tmp_path / "mine_tasks.py").write_text(TASK_FILE)
-    (dist_info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    points = "".join(
-        f"{name.lower()} = mine_metrics:{name}\n" for name in ("MACRO", "SHOWN", "FIRST")
-    )
-    (dist_info / "entry_points.txt").write_text(
-        f"[vldebias.metrics]\n{points}[vldebias.tasks]\nsaid = mine_tasks:Said\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the metrics and the task. Tests of entry points are in tests/outside."""
+    for metric in METRICS_OF_USER:
+        register_metric(metric)
     monkeypatch.setattr(TASKS, "data", {**TASKS})
-    for registry in (METRICS, TASKS):
-        monkeypatch.setattr(registry, "_searched", False)
-    return tmp_path
+    TASKS.register(Said)
 
 
 @pytest.fixture
-def measured(package: Path) -> Result:
+def measured(registered: None) -> Result:
     return Result.from_tasks(
         "birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0
     )
@@ -163,7 +133,8 @@ def test_tables_page_and_conclusion_use_the_metric_title(measured: Result, tmp_p
     assert conclusion.cost == "mean over the groups 0.90 to 0.70 (-0.20 [-0.30, -0.10])"
 
 
-def test_share_metrics_and_ranking_metrics_are_measured_too(package: Path) -> None:
+@pytest.mark.usefixtures("registered")
+def test_share_metrics_and_ranking_metrics_are_measured_too() -> None:
     counts = {"none": np.array([[2, 2, 0], [3, 1, 0]])}
     right = {"none": np.array([1.0, 0.5])}
     drawn = TaskResult(protocol(task="generation gender"))
@@ -202,9 +173,10 @@ def test_a_task_rejects_unknown_settings() -> None:
         evaluate(None, task="shares", methods="cali")
 
 
-def test_evaluate_and_the_command_measure_a_task_identically(package: Path) -> None:
+@pytest.mark.usefixtures("registered")
+def test_evaluate_and_the_command_measure_a_task_identically(tmp_path: Path) -> None:
     data = part("test")
-    prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
+    prompts = str(GENDER.to_yaml(tmp_path / "jobs.yaml"))
     task = {"attribute": prompts, "column": "job", "resamples": 20}
     measured_here = evaluate(texts(), data, task="said", methods="cali", **task)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
@@ -226,17 +198,11 @@ def test_evaluate_and_the_command_measure_a_task_identically(package: Path) -> N
         "data": {"name": "given"},
         "methods": ["cali"],
     }
-    suite = {
-        "title": "t",
-        "description": "d",
-        "source": "s",
-        "needs": "--embeddings",
-        "tasks": [task],
-    }
-    file = package / "mine.yaml"
-    images = save_embeddings(package / "images.npz", data, texts())
+    suite = {**SUITE, "tasks": [task]}
+    file = tmp_path / "mine.yaml"
+    images = save_embeddings(tmp_path / "images.npz", data, texts())
     file.write_text(json.dumps(suite))
-    command = ["run", str(file), "--embeddings", str(images), "--out", str(package / "out")]
+    command = ["run", str(file), "--embeddings", str(images), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
     rows = [{**row, "task": "said"} for row in json.loads(done.stdout)["figures"]]
     assert rows == [row.model_dump(mode="json") for row in measured_here.rows]
@@ -267,8 +233,9 @@ def test_invalid_kinds_of_metrics_are_rejected(registry: Registry[type]) -> None
         )
 
 
+@pytest.mark.usefixtures("registered")
 def test_tasks_and_metrics_that_return_nothing_raise_helpful_errors(
-    package: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(METRICS, "data", {**METRICS})
     register_metric(Metric("forgetful", "no return", reads="shares", compute=lambda counts: None))
@@ -278,6 +245,6 @@ def test_tasks_and_metrics_that_return_nothing_raise_helpful_errors(
                 compute(np.ones((2, 2)))
 
     monkeypatch.setattr(TASKS["said"], "measure", lambda self, images, texts: None)
-    prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
+    prompts = str(GENDER.to_yaml(tmp_path / "jobs.yaml"))
     with pytest.raises(InvalidInputError, match="task 'said': measure returned None; expected a"):
         evaluate(texts(), part("test"), task="said", attribute=prompts, column="job")

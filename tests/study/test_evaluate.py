@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import vldebias
+from tests.cli.conftest import call
 from tests.fewer import few
 from tests.refusals import refused
 from tests.study.any_method_parts import GENDER, images, part, texts
-from vldebias.cli import app
+from tests.study.made_figures import BIRDS, SUITE
 from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasError
 from vldebias.hosts import resolve
@@ -65,32 +65,13 @@ def folder(tmp_path: Path) -> Path:
         "k": 20,
         "queries": list(GENDER.classes),
     }
-    people = {
-        "task": "groups",
-        "name": "people",
-        "title": "People",
-        "label": "job",
-        "spurious": "gender",
-    }
+    people = BIRDS | {"name": "people", "label": "job", "spurious": "gender"}
     tasks = [
         jobs | {"attribute": {"gender": prompts}} | common,
         people | {"attribute": prompts} | common,
     ]
-    columns = {
-        "title": "Mine",
-        "description": "d",
-        "source": "s",
-        "needs": "embeddings",
-        "tasks": tasks,
-    }
-    (tmp_path / "mine.yaml").write_text(json.dumps(columns))
+    (tmp_path / "mine.yaml").write_text(json.dumps({**SUITE, "tasks": tasks}))
     return tmp_path
-
-
-def cli(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["eval", *arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def run(folder: Path, **options: object) -> Result:
@@ -217,7 +198,8 @@ def test_with_a_reference_the_edit_that_debias_attaches_is_measured(method: str)
 
 
 def test_prompts_to_embed_are_listed_and_missing_prompts_are_named(folder: Path) -> None:
-    assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
+    shown = call("eval show --texts", str(folder / "mine.yaml"))
+    assert sorted(shown.splitlines()) == sorted(texts())
     rows = dict(list(texts().items())[4:])
     np.savez(
         folder / "few.npz",

@@ -178,12 +178,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ),
     ("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in"),
     (
-        "labels of one class",
-        lambda: ev(labels=np.array([MALE] * N)),
-        REFUSED,
-        "images from two or more groups",
-    ),
-    (
         "one misspelt",
         lambda: ev(labels=np.where(ROW[:, 0] == 1, "femle", SEX)),
         WARNED,
@@ -195,12 +189,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     # features
     ("texts and images swapped", swapped, REFUSED, "prompts are missing"),
     ("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
-    (
-        "another width",
-        lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))),
-        REFUSED,
-        "of width 257",
-    ),
     ("times 100", lambda: ev(images=lambda f: f * 100)),
     (
         "of mixed lengths",
@@ -223,7 +211,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "of width 2"),
     ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
     # numbers
-    ("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1; got 0"),
     ("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
     ("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
     ("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
@@ -231,14 +218,12 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
     ("lam 1e30", lambda: ev(attribute="gender", lam=1e30), WARNED, "between the classes"),
     ("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
-    ("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
     ("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
     ("strength a text", lambda: ev(strength="0.5"), REFUSED, "expected a number; got '0.5'"),
     (
         "strength of numpy",
         lambda: attach(world().model, GENDER, method="cali", strength=np.float32(0.5)),
     ),
-    ("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
     ("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
     ("shares as percents", lambda: shares(30, 70), REFUSED, "sum to 1"),
     (

@@ -10,7 +10,6 @@ import torch
 
 import vldebias
 from vldebias import make_prompt_set
-from vldebias.errors import InvalidInputError
 from vldebias.measure.rankings import resampled_places, resampled_quota
 from vldebias.measure.resampling import resampled_weights
 from vldebias.methods import Rerank
@@ -44,18 +43,17 @@ def world() -> dict[str, Any]:
     return {"texts": texts, "features": features, "labels": labels}
 
 
+def measured(world: dict[str, Any], methods: list[Any], rows: Any = ..., **options: Any) -> Result:
+    """Evaluate the queries on some rows of the images."""
+    options = {"attribute": SET, "queries": QUERIES, "k": K, "resamples": 50, **options}
+    features, labels = world["features"][rows], world["labels"][rows]
+    return vldebias.evaluate(world["texts"], features, labels=labels, methods=methods, **options)
+
+
 @pytest.fixture(scope="module")
 def result(world: dict[str, Any]) -> Result:
-    return vldebias.evaluate(
-        world["texts"],
-        world["features"],
-        attribute=SET,
-        labels=world["labels"],
-        queries=QUERIES,
-        methods=["none", "default", "rerank", "rerank-fair", "default+rerank"],
-        k=K,
-        resamples=200,
-    )
+    methods = ["none", "default", "rerank", "rerank-fair", "default+rerank"]
+    return measured(world, methods, resamples=200)
 
 
 def naive_skews(world: dict[str, Any], edit: Any = None) -> list[float]:
@@ -116,16 +114,7 @@ def test_fair_keeps_more_hits_and_is_less_even(result: Result) -> None:
 
 
 def test_any_edit_can_precede_a_reranking(world: dict[str, Any]) -> None:
-    found = vldebias.evaluate(
-        world["texts"],
-        world["features"],
-        attribute=SET,
-        labels=world["labels"],
-        queries=QUERIES,
-        methods=[Rerank("difference")],
-        k=K,
-        resamples=50,
-    )
+    found = measured(world, [Rerank("difference")])
     edit = vldebias.fit_projections(world["texts"], SET, method="difference").only
     row = found.row("retrieval gender", f"max_skew@{K}", "difference+rerank")
     assert row.value == pytest.approx(np.mean(naive_skews(world, edit)))
@@ -163,21 +152,6 @@ def test_each_resample_is_reranked() -> None:
 
 def test_gallery_shares_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:
     rows = np.flatnonzero((np.arange(N) % 2 == 1) | (np.arange(N) % 6 == 0))
-    found = vldebias.evaluate(
-        world["texts"],
-        world["features"][rows],
-        attribute=SET,
-        labels=world["labels"][rows],
-        queries=QUERIES,
-        methods=["rerank"],
-        prior="dataset",
-        k=40,
-        resamples=50,
-    )
+    found = measured(world, ["rerank"], rows, prior="dataset")
     none = found.row("retrieval gender", "max_skew@40", "none").value
     assert found.row("retrieval gender", "max_skew@40", "rerank").value < none
-
-
-def test_a_reranking_is_not_a_method_for_models(world: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInputError, match=r"vldebias\.rerank"):
-        vldebias.fit_projections(world["texts"], SET, method="rerank")

@@ -4,14 +4,16 @@ The suites for released data sets run on miniature pictures in the layouts of th
 others run unchanged on fewer images.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.data.data_parts import ATTRIBUTES
+from tests.data.data_parts import ATTRIBUTES, celeba, fairface, waterbirds
 from tests.report.laws import violated_rules
 from vldebias.data import ImageData
 from vldebias.miniature import open_world
@@ -27,70 +29,41 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
 ]
 
-SPLITS = np.array([2, 2, 0, 1])  # test, test, train, val
 DATA_SETS = ("waterbirds", "celeba", "fairface")
+N = 240  # images in each of them
 
 
-def save(world: ImageData, folder: Path) -> list[str]:
-    """Save the images of a world and return their names."""
-    folder.mkdir(parents=True)
-    names = []
-    for row in range(len(world)):
-        names.append(f"{row + 1:06d}.png")
-        world.read(row).save(folder / names[-1])
-    return names
-
-
-def values(world: ImageData, column: str) -> list[str]:
-    """Return the value for each image."""
+def is_value(world: ImageData, column: str, value: str) -> NDArray[np.int64]:
+    """Return 1 for each image with this value, and 0 for the others."""
     labels = world.column(column)
-    return [labels.names[code] for code in labels.codes]
+    return (labels.codes == labels.names.index(value)).astype(int)
 
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create a folder with waterbirds, celeba and fairface in the layouts of the releases."""
     root = tmp_path_factory.mktemp("stand-ins")
-    birds = open_world("birds", n=240)
-    names = save(birds, root / "waterbirds" / "birds")
-    lines = ["img_id,img_filename,y,split,place,place_filename"]
-    for row, (label, place) in enumerate(
-        zip(values(birds, "label"), values(birds, "place"), strict=True)
-    ):
-        split = SPLITS[row % len(SPLITS)]
-        codes = f"{int(label == 'waterbird')},{split},{int(place == 'water')}"
-        lines.append(f"{row},birds/{names[row]},{codes},x.png")
-    (root / "waterbirds" / "metadata.csv").write_text("\n".join(lines) + "\n")
+    birds, portraits = open_world("birds", n=N), open_world("portraits", n=N)
+    splits = np.resize([2, 2, 0, 1], N).tolist()  # test, test, train, val
+    kinds, places = is_value(birds, "label", "waterbird"), is_value(birds, "place", "water")
+    waterbirds(root / "waterbirds", list(zip(kinds, splits, places, strict=True)))
 
-    portraits = open_world("portraits", n=240)
-    names = save(portraits, root / "celeba" / "img_align_celeba")
-    attributes = [f"{len(names)}", " ".join(ATTRIBUTES)]
-    partition = []
-    for row, (hair, gender) in enumerate(
-        zip(values(portraits, "label"), values(portraits, "gender"), strict=True)
-    ):
-        present = {"Blond_Hair": hair == "blond", "Male": gender == "male"}
-        signs = ["1" if present.get(name) else "-1" for name in ATTRIBUTES]
-        attributes.append(" ".join([names[row], *signs]))
-        partition.append(f"{names[row]} {SPLITS[row % len(SPLITS)]}")
-    (root / "celeba" / "list_attr_celeba.txt").write_text("\n".join(attributes) + "\n")
-    (root / "celeba" / "list_eval_partition.txt").write_text("\n".join(partition) + "\n")
+    signs = np.full((N, len(ATTRIBUTES)), -1)
+    signs[:, ATTRIBUTES.index("Blond_Hair")] += 2 * is_value(portraits, "label", "blond")
+    signs[:, ATTRIBUTES.index("Male")] += 2 * is_value(portraits, "gender", "male")
+    celeba(root / "celeba", root / "celeba" / "img_align_celeba", signs, splits)
 
-    names = save(portraits, root / "fairface" / "val")
-    races = ("White", "Black", "East Asian")
-    lines = ["file,age,gender,race,service_test"]
-    for row, (age, gender, tone) in enumerate(
-        zip(
-            values(portraits, "age"),
-            values(portraits, "gender"),
-            portraits.column("tone").codes,
-            strict=True,
-        )
-    ):
-        years = "20-29" if age == "young" else "more than 70"
-        fields = f"{years},{gender.capitalize()},{races[tone % len(races)]}"
-        lines.append(f"val/{names[row]},{fields},True")
-    (root / "fairface" / "fairface_label_val.csv").write_text("\n".join(lines) + "\n")
+    ages = np.where(is_value(portraits, "age", "young"), "20-29", "more than 70")
+    genders = np.where(is_value(portraits, "gender", "male"), "Male", "Female")
+    races = np.array(["White", "Black", "East Asian"])[portraits.column("tone").codes % 3]
+    fairface(root / "fairface", "val", list(zip(ages, genders, races, strict=True)))
+
+    for world, name in zip((birds, portraits, portraits), DATA_SETS, strict=True):
+        # Replace the noise that was saved for each row. The first number in a name is its row's.
+        files = (root / name).rglob("*.jpg")
+        numbered = sorted(files, key=lambda file: int(re.findall(r"\d+", file.stem)[0]))
+        for row, file in enumerate(numbered):
+            world.read(row).save(file)
     return root
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from apps.baselines.classifiers import BASELINES
+from tests.study import made_figures
+from tests.study.made_figures import BIRDS
 from vldebias.errors import InvalidInputError
 from vldebias.study.suite import load_suite
 from vldebias.study.tasks.generation import GenerationTask
@@ -18,19 +20,11 @@ from vldebias.utils.files import packaged
 
 ROOT = Path(__file__).parents[2]
 
-GROUPS = {
-    "task": "groups",
-    "name": "birds",
-    "title": "Birds",
-    "data": {"name": "birds"},
-    "attribute": "waterbirds",
-}
-GROUPS |= {"label": "label", "spurious": "place"}
-SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
+SUITE = {**made_figures.SUITE, "tasks": [BIRDS]}
 
 
 def with_task(**changed: object) -> dict[str, object]:
-    return {**SUITE, "tasks": [{k: v for k, v in {**GROUPS, **changed}.items() if v is not None}]}
+    return {**SUITE, "tasks": [{k: v for k, v in {**BIRDS, **changed}.items() if v is not None}]}
 
 
 @pytest.mark.parametrize("name", packaged("suites"))
@@ -89,7 +83,7 @@ def test_required_suites_are_included_in_the_wheel() -> None:
         (with_task(lam=-1), r"tasks\.0\.lam: .*-1"),
         (with_task(methods=["orto"]), r"tasks\.0\.methods: .*'orth'"),
         (with_task(methods=5), r"tasks\.0\.methods: .*5.*names"),
-        ({**SUITE, "tasks": [GROUPS, GROUPS.copy()]}, "'birds'"),
+        ({**SUITE, "tasks": [BIRDS, BIRDS.copy()]}, "'birds'"),
         ({**SUITE, "tasks": [JUDGED]}, "judge: .*`kind:` .*miniature, classifier, clip, vlm"),
     ],
 )

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vldebias
-from tests.study.made_figures import figure, protocol, result
 from vldebias.miniature import load_pipeline
 from vldebias.utils.markup import SHOWN, code_span, html_table, printable
 
@@ -57,27 +56,6 @@ def test_an_attachment_shows_the_values_of_the_last_call() -> None:
     counts = [f"last call, {value}" for value in ("male", "female")]
     for word in (*counts, "left unchanged", "seed", "attached"):
         assert word in html
-
-
-def test_a_comparison_shows_what_changed() -> None:
-    before, after = (
-        result([figure(value=value, interval=(value, value + 0.01))], protocol())
-        for value in (0.2, 0.6)
-    )
-    html = vldebias.compare(before, after, names=("first <1>", "second"))._repr_html_()
-    for word in ("first &lt;1&gt;", "better: average accuracy", "+0.40", "0.2", "0.6"):
-        assert word in html
-    assert vldebias.compare(before, before)._repr_html_().startswith("<p><b>equal: ")
-
-
-def test_dir_contains_only_the_public_names() -> None:
-    assert set(dir(vldebias)) == {*vldebias.__all__, "losses", "methods", "metrics", "__version__"}
-    assert not [name for name in dir(vldebias) if name in ("Any", "TYPE_CHECKING")]
-
-
-@pytest.mark.parametrize("name", vldebias.__all__)
-def test_every_name_in_dir_exists(name: str) -> None:
-    assert getattr(vldebias, name) is not None
 
 
 @given(st.text(st.characters(exclude_categories=[])))

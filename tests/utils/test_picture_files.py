@@ -103,9 +103,7 @@ def test_pictures_are_opened_by_a_single_function() -> None:
 
 
 def test_other_modes_are_converted() -> None:
-    assert pixel(Image.new("L", (2, 2), 7)) == (7, 7, 7)
     assert pixel(Image.new("1", (2, 2), 1)) == (255, 255, 255)
-    assert pixel(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG") == (255, 0, 0)
     lab = ImageCms.createProfile("LAB")
     red = ImageCms.profileToProfile(
         Image.new("RGB", (2, 2), "red"), ImageCms.createProfile("sRGB"), lab, outputMode="LAB"
@@ -123,10 +121,7 @@ def test_pixels_with_more_than_eight_bits_are_rejected() -> None:
             decode(as_bytes(image, "TIFF"))
 
 
-def test_exif_orientation_is_applied_and_a_broken_block_is_ignored() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=exif)).size == (4, 8)
+def test_a_broken_exif_block_is_ignored() -> None:
     assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=b"Exif\0\0garbage garbage")).size == (
         8,
         4,

@@ -1,8 +1,11 @@
-"""Randomly damage files from other tools: the reader must raise an error, warn, or return a
-complete result."""
+"""Randomly damage tables, lists and files of other tools: the reader must raise an error, warn, or
+return a complete result."""
 
+import csv
+import io
 import json
 import random
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +22,7 @@ from vldebias.data import ImageData, open_data
 from vldebias.data.prompt_file import read_prompts
 from vldebias.errors import InvalidInputError, VldebiasError
 
-WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "tired man", "niño")
+WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "old, tired man", "niño")
 GROUPS = ("female", "male", "N/A", "cannot determine")
 Records = list[dict[str, Any]]
 N = 8  # records per undamaged file
@@ -95,6 +98,32 @@ def runs(rows: Records) -> str:
     return json.dumps({"name": "made", "figures": figures, **fields})
 
 
+def delimited(separator: str, column: str = "caption") -> Written:
+    def written(rows: Records) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+        writer.writerow(["image", column])
+        # A missing text is a missing cell, and a name in place of the text is a swapped row.
+        writer.writerows([value for value in named(row) if value is not None] for row in rows)
+        return text.getvalue()
+
+    return written
+
+
+def named(row: dict[str, Any]) -> list[Any]:
+    """Return the image and its text, in the order of the record."""
+    return [row[key] for key in row if key in ("name", "text")]
+
+
+def json_lines(rows: Records) -> str:
+    objects = [dict(zip(("image", "caption"), named(row), strict=True)) for row in rows]
+    return "".join(f"{json.dumps(row)}\n" for row in objects)
+
+
+def lines(rows: Records) -> str:
+    return "".join(f"{row['text']}\n" for row in rows)
+
+
 def read_points(path: Path) -> int:
     return sum(map(len, _read(path, {"query": "query"}, (), None).values()))
 
@@ -102,7 +131,19 @@ def read_points(path: Path) -> int:
 def read_images(path: Path) -> int:
     data = open_data("captions", path)
     assert isinstance(data, ImageData)
+    # Rows with the same image are its captions. An empty caption is a row for an image without
+    # captions.
+    return len(data) + sum(map(len, data.more_captions or ()))
+
+
+def read_labels(path: Path) -> int:
+    data = open_data("manifest", path, labels=["caption"])
+    assert isinstance(data, ImageData)
     return len(data)
+
+
+def read_texts(path: Path) -> int:
+    return len(read_prompts(path).prompts)
 
 
 def read_judged(path: Path) -> int:
@@ -121,29 +162,45 @@ def read_runs(path: Path) -> int:
 
 FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
     "points.json": (qdrant, read_points),
-    "civitai.json": (civitai, lambda path: len(read_prompts(path).prompts)),
+    "civitai.json": (civitai, read_texts),
     "batch.jsonl": (
         batch,
         lambda path: len(read_prompts(path, "body.messages.1.content").prompts),
     ),
     "meta_cap.json": (meta_cap, read_images),
     "captions.json": (meta_cap, lambda path: len(read_captions(path))),
-    "infotexts.txt": (infotexts, lambda path: len(read_prompts(path).prompts)),
-    "options.txt": (options, lambda path: len(read_prompts(path).prompts)),
+    "infotexts.txt": (infotexts, read_texts),
+    "options.txt": (options, read_texts),
     "judged.jsonl": (judged, read_judged),
     "result.json": (runs, read_runs),
+    "a.csv": (delimited(","), read_images),
+    "b.csv": (delimited("\t"), read_images),
+    "c.csv": (delimited(";"), read_images),
+    "d.txt": (delimited("|"), read_images),
+    "e.tsv": (delimited("\t"), read_images),
+    "f.jsonl": (json_lines, read_images),
+    "labels.csv": (delimited(","), read_labels),
+    "prompts.csv": (delimited(",", "prompt"), read_texts),
+    "prompts.txt": (lines, read_texts),
 }
+TABLES = ("a.csv", "b.csv", "c.csv", "d.txt", "e.tsv", "labels.csv", "prompts.csv")
+# The ends of formats in which every line that is left is a record or the names of columns.
+LINES = ("jsonl", "options.txt", "prompts.txt", *TABLES)
 
 
 def damaged_records(rows: Records, rng: random.Random) -> Records:
     """Duplicate, reorder or remove records and values, or change their kind."""
-    kind = rng.choice(("none", "double", "reorder", "missing", "empty", "number", "object", "long"))
+    kinds = ["none", "double", "reorder", "missing", "empty", "number", "object", "long"]
+    kind = rng.choice([*kinds, "swap", "swap all"])
     place = rng.randrange(len(rows))
     key = rng.choice(("text", "group"))
     if kind == "double":
         rows.insert(place, {**rows[place], "name": "0.jpg" if place else "1.jpg"})
     elif kind == "reorder":
         rng.shuffle(rows)
+    elif kind.startswith("swap"):
+        for number in range(len(rows)) if kind == "swap all" else [place]:
+            rows[number] = dict(reversed(rows[number].items()))
     values: dict[str, Any] = {"missing": None, "empty": "", "number": 7, "object": {"a": [1]}}
     values["long"] = 'x, "y"\nSteps: and {z'
     if kind in values:
@@ -156,25 +213,33 @@ def damaged_bytes(text: str, rng: random.Random) -> tuple[bytes, bool]:
     may be lost."""
     kind = rng.choice(("none", "none", "encoding", "lines", "cut", "byte", "cut line"))
     if kind == "encoding":
-        return text.encode(rng.choice(("utf-8-sig", "utf-16", "cp1252"))), False
+        content = text.encode(rng.choice(("utf-8-sig", "utf-16", "cp1252")), "replace")
+        size = rng.choice((len(content), rng.randrange(len(content))))
+        return content[:size], size < len(content)
     if kind == "lines":
-        return text.replace("\n", "\r\n").encode(), False
+        ends = rng.choice((["\r\n"], ["\n", "\r\n"], ["\n", "\r\n", "\n\n"]))
+        return re.sub("\n", lambda _: rng.choice(ends), text).encode(), False
     if kind == "cut line":
         lines = text.split("\n")
         return "\n".join(lines[: rng.randrange(len(lines) + 1)]).encode(), True
-    content = bytearray(text.encode())
+    array = bytearray(text.encode())
     if kind == "cut":
-        return bytes(content[: rng.randrange(len(content))]), True
+        return bytes(array[: rng.randrange(len(array))]), True
     if kind == "byte":
-        content[rng.randrange(len(content))] = rng.randrange(256)
-        return bytes(content), True
-    return bytes(content), False
+        array[rng.randrange(len(array))] = rng.randrange(256)
+        return bytes(array), True
+    return bytes(array), False
+
+
+def filled_lines(content: bytes) -> int:
+    encoding = "utf-16" if content[:2] == b"\xff\xfe" else "utf-8-sig"
+    return sum(bool(line.strip()) for line in content.decode(encoding, "replace").split("\n"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("formats")
-    images(folder)
+    images(folder, names=[f"{number}.jpg" for number in range(N)])
     return folder
 
 
@@ -189,9 +254,9 @@ def test_an_intact_file_is_read_completely(name: str, folder: Path, tmp_path: Pa
         assert read(path) == N
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(16))
 def test_damage_never_shortens_a_file_silently(part: int, folder: Path, tmp_path: Path) -> None:
-    ends = {"read": 0, "refused": 0, "refused without words": 0}
+    ends = {"read": 0, "refused": 0, "refused without the file": 0}
     for seed in range(25 * part, 25 * part + 25):
         rng = random.Random(seed)
         name = list(FORMATS)[seed % len(FORMATS)]
@@ -205,16 +270,15 @@ def test_damage_never_shortens_a_file_silently(part: int, folder: Path, tmp_path
             try:
                 count = read(path)
             except VldebiasError as error:
-                ends["refused" if str(error).strip() else "refused without words"] += 1
+                ends["refused" if path.stem in str(error) else "refused without the file"] += 1
                 continue
             finally:
                 path.unlink()
         ends["read"] += 1
         # Truncated files lost their records before they were read. JSON documents raise an error,
-        # and all remaining lines are read.
-        if may_lose:
-            filled = [line for line in content.split(b"\n") if line.strip()]
-            expected = len(filled) if name.endswith("jsonl") or name == "options.txt" else 1
+        # and all remaining lines are read. An empty line is no prompt.
+        if may_lose or name == "prompts.txt":
+            expected = filled_lines(content) - (name in TABLES) if name.endswith(LINES) else 1
         else:
             # Each method of a run appears once.
             methods = {row["name"] for row in rows}
@@ -222,4 +286,4 @@ def test_damage_never_shortens_a_file_silently(part: int, folder: Path, tmp_path
         assert count >= expected or caught, (seed, name, count, expected)
     assert ends["read"] > 3
     assert ends["refused"] > 1
-    assert ends["refused without words"] == 0
+    assert ends["refused without the file"] == 0

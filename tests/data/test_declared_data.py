@@ -13,8 +13,6 @@ from vldebias.cli import app
 from vldebias.data import DATA, DataSet, open_data, register_data
 from vldebias.errors import InvalidInputError
 from vldebias.study.inputs import open_split
-from vldebias.training.pairs import open_images
-from vldebias.training.settings import load_settings
 
 
 def nothing(root: Path | None, split: str | None) -> None:
@@ -63,13 +61,6 @@ def test_mistakes_in_a_data_set_declaration_raise_errors_that_explain_them(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInputError, match=message):
         call()
-
-
-def test_training_and_evaluation_open_the_same_data_sets_by_name(stand_ins: Path) -> None:
-    for name in ("waterbirds", "celeba", "fairface"):
-        settings = load_settings(data=name, data_root=str(stand_ins), label="gender", split="val")
-        trained = open_images(settings)
-        assert trained.ids == open_split(name, stand_ins, "val", {}).ids
 
 
 def test_fewer_rows_than_a_batch_raise_an_error_before_torch_is_imported(

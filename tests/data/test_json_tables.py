@@ -82,21 +82,6 @@ def test_objects_by_name_are_rows_with_the_name_as_id() -> None:
     assert rows.cells == [{"id": "x", "gender": "male"}, {"id": 7, "gender": "female"}]
 
 
-@refused(("[]", "expected a list of objects, one per row, got no rows"))
-def test_a_document_without_rows_raises_an_error(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.json").write_text(content)
-    read_table(tmp_path / "a.json")
-
-
-@refused(
-    ('[{"a.b": 1, "a": {"b": 2}}]', "two values for 'a.b', one nested and one with dots"),
-    ('[{"a": {"b": 1}}, {"a": 5}]', "column 'a': row 2 has a number"),
-)
-def test_columns_of_mixed_kinds_raise_errors(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.json").write_text(content)
-    read_table(tmp_path / "a.json")
-
-
 def test_deeply_nested_objects_do_not_need_recursion() -> None:
     row: dict[str, Any] = {"end": 1}
     for _ in range(5000):

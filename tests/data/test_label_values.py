@@ -25,21 +25,6 @@ from vldebias.study.doubts import doubt_labels
 
 
 @pytest.mark.parametrize(
-    ("values", "flag"),
-    [
-        (["Female", "female", "male"], "--rename Female=female"),
-        (["East Asian", "east asian", "White"], "--rename East Asian=east asian"),
-        (["White ", "WHITE", "Black"], "--rename WHITE=White "),
-    ],
-)
-def test_values_that_differ_in_case_are_reported_with_the_flag_that_merges_them(
-    values: list[str], flag: str
-) -> None:
-    (doubt,) = odd_values(Labels.from_values(values * 30))
-    assert flag in doubt
-
-
-@pytest.mark.parametrize(
     "values",
     [
         ["female", "male"],

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from data_parts import celeba
 
 from vldebias.data import open_data
 from vldebias.data.catalog import BUILT_IN, DataSet
@@ -70,28 +68,6 @@ def test_defaults_of_a_named_data_set_can_be_overridden() -> None:
         load_settings(data="birds", data_root="x")
     with pytest.raises(InvalidInputError, match=r"streaming .* it needs your own data"):
         load_settings(data="waterbirds", streaming=True)
-
-
-# Layouts of CelebA: folder of the tables, folder of the images, True for csv tables
-CELEBA = {
-    "torchvision": ("celeba", "celeba/img_align_celeba", False),
-    "kaggle": ("archive", "archive/img_align_celeba/img_align_celeba", True),
-    "wilds": ("celebA_v1.0", "celebA_v1.0/img_align_celeba", True),
-    "group_dro": ("celebA/data", "celebA/data/img_align_celeba", True),
-    "below a folder of its name": ("celeba/celeba", "celeba/celeba/img_align_celeba", False),
-}
-
-
-@pytest.mark.parametrize("layout", list(CELEBA))
-def test_celeba_is_found_in_every_layout_and_its_parent(layout: str, tmp_path: Path) -> None:
-    tables, images, is_csv = CELEBA[layout]
-    values = np.random.default_rng(0).integers(0, 2, (6, 40)) * 2 - 1
-    celeba(tmp_path / tables, tmp_path / images, values, [0, 0, 0, 1, 1, 2], kaggle=is_csv)
-    for root in (tmp_path, tmp_path / tables.split("/")[0]):
-        for split, rows in {"train": 3, "val": 2, "test": 1}.items():
-            data = open_data("celeba", root, split)
-            assert len(data) == rows
-            data.read(0)
 
 
 @pytest.fixture

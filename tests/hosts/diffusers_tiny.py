@@ -626,10 +626,10 @@ def _modular_state(pipe, prompt, call):
 def draw_modular(pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **call):
     """Return latents (prompts, ...) of two guided steps from one seed."""
     small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
+    small["generator"] = torch.Generator().manual_seed(0)
     return pipe(
         prompt=list(prompts),
         negative_prompt=[negative] * len(prompts),
-        generator=torch.Generator().manual_seed(0),
         output="latents",
         **small | call,
     )

@@ -154,21 +154,14 @@ def test_chats_contain_the_balanced_prompts_of_other_languages(name, language, m
 
 def test_modular_pipelines_behave_the_same():
     pipe = modular("StableDiffusionXL")
-    small = {
-        "num_inference_steps": 2,
-        "height": 16,
-        "width": 16,
-        "output_type": "latent",
-        "output": "latents",
-    }
     names = list(pipe._blocks.sub_blocks)
     before = dict(vars(pipe))
     attachment = balanced(pipe)
-    drawn = pipe(prompt=PROMPTS, num_images_per_prompt=2, generator=noises(), **small)
+    drawn = tiny.draw_modular(pipe, PROMPTS, num_images_per_prompt=2, generator=noises())
     texts = rewritten(attachment, PROMPTS)
     attachment.remove()
     assert (list(pipe._blocks.sub_blocks), vars(pipe)) == (names, before)
-    assert torch.equal(drawn, pipe(prompt=texts, generator=noises(), **small))
+    assert torch.equal(drawn, tiny.draw_modular(pipe, texts, generator=noises()))
 
 
 def test_a_block_for_single_prompts_warns_that_images_share_a_value():
@@ -290,12 +283,8 @@ def test_a_plan_of_many_calls_is_balanced_at_once():
     texts = attachment.rewrite(["A photo of a nurse."] * 6)
     assert Counter(attachment.sampled) == {"female": 3, "male": 3}
     assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
-
-
-def test_a_single_string_is_one_prompt():
-    attachment = balanced(tiny.sd())
-    texts = attachment.rewrite("A photo of a nurse.")
-    assert texts == [f"A photo of a {value} nurse." for value in attachment.sampled]
+    (text,) = attachment.rewrite("A photo of a nurse.")
+    assert text == f"A photo of a {attachment.sampled[0]} nurse."
 
 
 def test_balanced_prompts_are_not_an_edit():

@@ -85,17 +85,6 @@ print(json.dumps([balanced.prompts, balanced.values, loaded]))
     assert loaded == []
 
 
-def test_a_balancer_continues_over_calls() -> None:
-    script = """
-from vldebias.wording import Balancer
-balancer = Balancer("gender", seed=0)
-values = [balancer.next(["A photo of a doctor"]).values[0] for _ in range(6)]
-print(*sorted(values))
-"""
-    done = run_core(script)
-    assert done.stdout.split() == ["female"] * 3 + ["male"] * 3, done.stderr
-
-
 def test_prompt_sets_are_listed_shown_and_created(tmp_path: Path) -> None:
     assert run_command("prompts", "list").stdout.count("\n") > 5
     assert "source:" in run_command("prompts", "show", "waterbirds").stdout

@@ -282,17 +282,13 @@ def test_a_second_derivative_is_correct_or_raises_an_error(loss: Case) -> None:
 
 
 DEFAULTS = {
-    **{
-        "spread": {"alpha": 0.5, "within_view": True},
-        "supcon": {"within_view": True},
-        "sigmoid": {"bias": -10.0},
-    },
-    **{
-        "debiased": {"tau_plus": 0.1},
-        "hard_negative": {"tau_plus": 0.1, "beta": 1.0},
-        "gce": {"q": 0.7, "smoothing": 0.0},
-        "cyclip": {"cross_modal": 0.25, "in_modal": 0.25},
-    },
+    "spread": {"alpha": 0.5, "within_view": True},
+    "supcon": {"within_view": True},
+    "sigmoid": {"bias": -10.0},
+    "debiased": {"tau_plus": 0.1},
+    "hard_negative": {"tau_plus": 0.1, "beta": 1.0},
+    "gce": {"q": 0.7, "smoothing": 0.0},
+    "cyclip": {"cross_modal": 0.25, "in_modal": 0.25},
 }
 
 

@@ -10,7 +10,6 @@ from torch.nn.functional import cosine_similarity
 from tests.methods.made import unit
 from vldebias.hosts import TextTable
 from vldebias.methods.diagnostics import Diagnostics, spread_along
-from vldebias.methods.method import class_signal
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
@@ -108,14 +107,3 @@ class TestSpreadAlong:
     def test_identical_rows_have_no_spread(self) -> None:
         assert spread_along(self.images(1).repeat(5, 1), self.TEXTS) == (0.0, 0.0)
         assert spread_along(self.images(5), self.TEXTS[:1].repeat(3, 1)) == (0.0, 0.0)
-
-
-def test_class_cosine_compares_each_class_with_itself() -> None:
-    """Only the direction of rows matters, not their length."""
-    classes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
-
-    def edit(rows: Tensor) -> Tensor:
-        return rows * torch.tensor([[1.0], [3.0]])
-
-    _, cosine = class_signal(classes, edit)  # type: ignore[arg-type]
-    assert cosine == pytest.approx(1)

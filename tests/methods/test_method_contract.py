@@ -12,7 +12,7 @@ from torch import Tensor
 
 import vldebias
 from tests.fewer import few
-from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, VldebiasWarning
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError
 from vldebias.hosts import Attachment, TextTable, resolve
 from vldebias.methods import (
     DECLARED,
@@ -114,12 +114,6 @@ def test_every_declared_method_is_registered_in_order_and_follows_its_declaratio
     assert of_this_package == [name for name in DECLARED if name not in RERANKED]
     for name in DECLARED:
         assert get_compared(name).declaration == DECLARED[name]
-
-
-def test_every_method_can_attach_and_those_that_fit_are_edit_methods() -> None:
-    for name, method in METHODS.items():
-        assert callable(method.attach)
-        assert isinstance(method, EditMethod) == hasattr(method, "fit"), name
 
 
 def test_a_closed_form_declaration_lists_what_its_terms_need() -> None:
@@ -315,33 +309,6 @@ def test_terms_are_summed_in_any_order_and_only_once() -> None:
     assert (first.name, first.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
-def test_entry_points_in_other_packages_register_methods(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other installed package consists of ten lines and an entry point."""
-    (tmp_path / "acme.py").write_text(
-        "from vldebias.methods import METHODS, Declaration, EditMethod\n\n\n"
-        "class Double(EditMethod):\n"
-        "    declaration = Declaration('acme-double', settings=frozenset({'lam'}))\n\n"
-        "    def fit(self, problem, role):\n        return"
-        ' METHODS["cali"].fit(problem, role).at_multiple(2.0).with_provenance(method=self.name)\n'
-    )
-    info = tmp_path / "acme-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[vldebias.methods]\ndouble = acme:Double\nbroken = acme:Nothing\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(METHODS, "_searched", False)
-    with pytest.warns(VldebiasWarning, match=r"entry point 'broken' .*\(acme:Nothing\)"):
-        assert "acme-double" in METHODS
-    words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
-    prompts = vldebias.PromptSet("g", variants=(("a man", "a woman"),))
-    edit = vldebias.fit_projections(words, prompts, method="acme-double", lam=3.0).only
-    assert (edit.method, edit.lam) == ("acme-double", 6.0)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Flip(Edit):
     """Mirror one axis, as an edit from another package with its own kind."""
@@ -395,34 +362,6 @@ def test_an_edit_from_fit_shares_can_be_attached(cases: dict[str, Case], tmp_pat
             torch.testing.assert_close(moved[:-1], move(case.base[0][:-1]))
             assert torch.equal(moved[-1], case.base[0][-1])
         assert edit.shares == {"male": 0.3, "female": 0.7}
-
-
-class Returning(EditMethod):
-    """Return an arbitrary object from fit instead of an edit."""
-
-    declaration = Declaration("mine")
-
-    def __init__(self, fitted: object) -> None:
-        self.fitted = fitted
-
-    def fit(self, problem: Problem, role: str) -> Edit:
-        return self.fitted  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(
-    ("fitted", "message"),
-    [
-        (CalibratedProjection(), "that is not fitted; expected .* Call its fit"),
-        (torch.eye(2), r"a Tensor \(2, 2\); expected .* For a matrix P, return Calibrated"),
-        (lambda z, strength=1.0: z, "the function <lambda>; expected .* Derive a dataclass from"),
-        (None, "None; expected .* End fit with `return edit`"),
-        ({"text": 1}, "a dict; expected .* once per role"),
-    ],
-)
-def test_anything_but_a_fitted_edit_is_rejected_with_advice(fitted: object, message: str) -> None:
-    rows = {text: torch.randn(4, dtype=torch.float64) for text in SET.texts}
-    with pytest.raises(InvalidInputError, match=f"method 'mine': fit returned .*{message}"):
-        vldebias.fit_projections(rows, SET, method=Returning(fitted))
 
 
 def test_following_the_advice_for_a_matrix_works() -> None:

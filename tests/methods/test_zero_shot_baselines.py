@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.methods.made import unit
 from tests.refusals import refused
 from vldebias.hosts import TextTable
-from vldebias.methods import METHODS, Problem, Reference, load_edit
+from vldebias.methods import METHODS, Problem, Reference
 from vldebias.methods.baselines.zero_shot import (
     BestTemplate,
     Dat,
@@ -250,14 +250,6 @@ def test_a_longer_class_name_takes_precedence() -> None:
         for text in texts:
             assert ("registered" in text) == bool(class_code)
             assert ("female" in text) == bool(value_code)
-
-
-def test_saved_and_loaded_edits_are_equal(tmp_path: object) -> None:
-    made, images = problem()
-    for name in ("tie", "dat"):
-        edit = made.fit(name, "text")
-        loaded = load_edit(edit.save_pretrained(f"{tmp_path}/{name}"))
-        assert torch.equal(loaded.image(images), edit.image(images))
 
 
 # ---- invalid inputs

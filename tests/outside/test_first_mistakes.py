@@ -83,6 +83,8 @@ OF_METHODS = (
         "got the class CalibratedProjection; expected a name or an instance",
     ),
     (lambda: fitted_by(lambda *_: CalibratedProjection), "returned the class .*an instance of it"),
+    (lambda: fitted_by(lambda *_: CalibratedProjection()), "that is not fitted; .* Call its fit"),
+    (lambda: fitted_by(lambda *_: None), "returned None; expected .* End fit with `return edit`"),
     (lambda: fitted_by(lambda *_: {"text": 1}), "returned a dict; .*once per role"),
     (lambda: fitted_by(lambda *_: a_function), "returned the function a_function; .*Derive"),
     (

@@ -20,14 +20,12 @@ from huggingface_hub import constants
 from open_clip.factory import load_state_dict
 from safetensors.torch import load_file
 
-import vldebias
 from tests.transformers_clip import load_transformers_clip
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host
 from vldebias.judge.judges import ClassifierJudge, Judge
 from vldebias.methods import load_edit
-from vldebias.miniature import load_pipeline
 from vldebias.projection.hub import offline_reason
 from vldebias.study.inputs import Inputs
 from vldebias.utils.options import Options
@@ -44,31 +42,6 @@ def folder(tmp_path: Path) -> Path:
     for part in load_transformers_clip():
         part.save_pretrained(tmp_path / "clip")
     return tmp_path / "clip"
-
-
-def test_transformers_and_diffusers_folders_are_loaded(folder: Path, tmp_path: Path) -> None:
-    loaded = load_host(model=str(folder))
-    assert type(loaded.host).__name__ == "CLIPModel"
-    assert not loaded.host.training
-    with vldebias.debias(
-        loaded.host, "gender", tokenizer=loaded.tokenizer, method="cali"
-    ) as attachment:
-        assert attachment.projections["text"].model_id == str(folder)
-    load_pipeline().save_pretrained(tmp_path)
-    with vldebias.debias(
-        load_host(pipeline=str(tmp_path)).host, "professions-gender", method="cali"
-    ) as attachment:
-        assert list(attachment.projections) == ["sequence"]
-
-
-@pytest.mark.parametrize(
-    ("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)]
-)
-def test_the_miniature_model_is_loaded(option: str, dtype: torch.dtype) -> None:
-    loaded = load_host(**{option: "miniature"}, dtype=str(dtype).removeprefix("torch."))
-    assert loaded.name == "miniature"
-    assert (loaded.tokenizer is None) == (option == "pipeline")
-    assert next(getattr(loaded.host, "unet", loaded.host).parameters()).dtype == dtype
 
 
 def test_cached_files_are_used_offline(

@@ -178,14 +178,6 @@ def test_shares_behind_a_filter_are_those_of_a_naive_version(scenes: float) -> N
     np.testing.assert_allclose(within.near_shares, near_shares)
 
 
-def test_shares_by_name_are_the_shares_of_the_labels() -> None:
-    vectors = Pictures(0.0).vectors
-    groups = IndexGroups.fit(MODEL, SETS, vectors)
-    known = [label for label in labels_of(groups, vectors) if label]
-    for name, share in groups.share_of_name().items():
-        assert share == pytest.approx(known.count(name) / len(known))
-
-
 def test_the_places_of_small_and_large_groups_are_divided_alike() -> None:
     codes = np.arange(1000)
     is_near = codes % 4 == 0

@@ -21,6 +21,7 @@ import random
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,7 +49,10 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 LEFT_UNCHANGED = (ast.Raise, ast.JoinedStr, ast.Assert)
 # Imported once, because importing them takes longer than most tests. Code under test must not be
 # among them.
-LIBRARIES = "torch numpy pandas scipy.stats sklearn PIL.Image pydantic starlette httpx2 uvicorn"
+LIBRARIES = (
+    "torch numpy pandas scipy.stats sklearn PIL.Image pydantic starlette httpx2 uvicorn pytest"
+    " open_clip diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion"
+)
 
 
 @dataclass(frozen=True)
@@ -223,12 +227,9 @@ def main() -> None:
             sep="\n",
         )
         return
-    known = (
-        [json.loads(line) for line in options.out.read_text().splitlines()]
-        if options.out.exists()
-        else []
-    )
-    tried = {(row["file"], row["node"], row["after"]): row["verdict"] for row in known}
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    rows = map(json.loads, lines)
+    tried = {(row["file"], row["node"], row["after"]): row["verdict"] for row in rows}
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1")
     for name in LIBRARIES.split():
         importlib.import_module(name)
@@ -253,7 +254,7 @@ def main() -> None:
                     flush=True,
                 )
     ends = [tried[mutant.file, mutant.node, mutant.after] for mutant in chosen]
-    print(f"seed {options.seed}: {len(ends) - ends.count('survived')} of {len(ends)} killed")
+    print(f"seed {options.seed}, {len(ends)} mutants: {dict(Counter(ends))}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from itertools import chain, permutations
-from typing import Any
+from typing import Any, get_args
 
 import krippendorff
 import numpy as np
@@ -21,12 +21,14 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.classification import (
+    IntervalRule,
     Reweighted,
     ReweightedGap,
     accuracy_gap,
     interval_of,
     lowest_accuracy,
     mean_accuracy,
+    worst_areas,
 )
 from vldebias.measure.metric import computed, get_metric, register_metric
 from vldebias.measure.resampling import resampled_counts, wilson_interval
@@ -440,3 +442,17 @@ def test_the_lower_end_of_a_gap_falls_by_as_much_as_the_worst_accuracy_may_rise(
     assert low == pytest.approx(value - rise)
     # Not below 0.
     assert interval_of(accuracy_gap, "gap", *without_resampling([(5, 5), (6, 4)]))[1][0] == 0
+
+
+def test_the_lowest_area_counts_the_images_of_groups_with_both_classes() -> None:
+    margins = {"none": np.array([0.9, 0.1, 0.8, 0.3, 0.85, 0.5])}
+    positive = np.array([True, False, True, False, False, True])
+    groups = np.array([0, 0, 1, 1, 1, 2])
+    lowest, _, numbers = worst_areas(margins, positive, groups, resamples=10, seed=0)
+    assert lowest == {"none": 0.5}
+    assert numbers == {"images": 5, "values": 2}
+
+
+@pytest.mark.parametrize("rule", get_args(IntervalRule)[1:])
+def test_a_metric_of_groups_accepts_every_interval_rule(rule: str) -> None:
+    assert replace(METRICS["gap"], interval=rule).interval == rule

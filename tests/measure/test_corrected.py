@@ -15,7 +15,13 @@ from tests.refusals import refused
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure import shares as module
 from vldebias.measure.resampling import Interval, wilson_interval
-from vldebias.measure.shares import NOT_LABELLED, as_judged, shares_radius, squared_discrepancies
+from vldebias.measure.shares import (
+    NOT_LABELLED,
+    CorrectedShares,
+    as_judged,
+    shares_radius,
+    squared_discrepancies,
+)
 from vldebias.metrics import corrected_shares, discrepancy
 
 few = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
@@ -323,3 +329,13 @@ def test_a_prompt_without_known_images_counts_as_furthest_from_even() -> None:
         nobody = np.full(6, values)
         squares = module.corrected_squares(prompts, nobody, nobody, values, weights=np.ones(6))
         assert squares == pytest.approx([1 - 1 / values])
+
+
+def test_the_intervals_of_three_values_contain_the_draws_under_both_priors() -> None:
+    rng = np.random.default_rng(0)
+    draws = np.stack([rng.dirichlet(counts, 500) for counts in ([50, 30, 20], [45, 40, 15])])
+    corrected = CorrectedShares(np.array([0.5, 0.3, 0.2]), draws, labels=100, images=900, noise=0.0)
+    intervals = corrected.figures(3)[:3]
+    lows, highs = np.quantile(draws, [0.025, 0.975], axis=1)
+    for interval, low, high in zip(intervals, lows.min(0), highs.max(0), strict=True):
+        assert interval.low <= low < high <= interval.high

@@ -445,3 +445,7 @@ def test_only_readouts_that_separate_held_out_prompts_are_used() -> None:
     assert edit.reading(torch.tensor([1.0, 0.0])) == (True, "female")
     assert edit.reading(torch.zeros(2)) == (False, None)
     assert blind.reading(torch.zeros(2)) == (True, None)  # a person, to be on the safe side
+
+
+def test_an_edit_of_text_pairs_is_not_compared_with_image_encoders() -> None:
+    assert not fitted().provenance.uses_images

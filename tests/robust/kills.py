@@ -61,6 +61,15 @@ from vldebias.utils.progress import SILENT
 # What is said if a file cannot be written.
 _FULL = ("no space is left", "disk is full", "ulimit -f", "File too large")
 
+PRELOADED = [
+    "apps.label.engine",
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
+    "open_clip",
+    "vldebias.cli",
+    "vldebias.study.running",
+    "vldebias.training.run",
+]
+
 Left = dict[str, str]  # what a run leaves behind: name -> digest
 
 
@@ -335,16 +344,18 @@ def outlive(
         moments: random generator.
         full: whether the disk is full after random numbers of bytes instead.
     """
-    # A forked process could wait forever for a thread of this one, such as one of torch.
-    spawn = multiprocessing.get_context("spawn")
+    # A process forked from this one could wait forever for a thread of it, such as one of torch. The
+    # server only imports modules.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(PRELOADED)
     killed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         error = Path(place) / "error"
         while True:
             limit = int(10 ** moments.uniform(1, 5)) if full and killed < kills else None
-            receiver, sender = spawn.Pipe(duplex=False)
-            process = spawn.Process(target=_life, args=(name, folder, limit, sender))
+            receiver, sender = server.Pipe(duplex=False)
+            process = server.Process(target=_life, args=(name, folder, limit, sender))
             process.start()
             wait([receiver, process.sentinel])  # until it has imported everything
             begun = time.monotonic()

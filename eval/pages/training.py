@@ -161,11 +161,9 @@ def _summary(changes: Sequence[tuple[float, float, float]]) -> str:
 
 def saved() -> str:
     """Write the changes from the start at the end, half way and as saved, for all spoiled texts."""
-    stages = (INFO_NCE, f"{INFO_NCE}, half way", f"{INFO_NCE}, saved", AUTO, f"{AUTO}, saved")
+    stages = (INFO_NCE, f"{INFO_NCE}, half way", f"{INFO_NCE}, saved")
     names = {"captions": "known (Flickr8k)", "titles": "new (catalogue titles)"}
-    lines = [
-        ["domain", "captions", "end", "half way", "saved", f"`{AUTO}`: end", f"`{AUTO}`: saved"]
-    ]
+    lines = [["domain", "captions", "end", "half way", "saved"]]
     kinds = list(dict.fromkeys(place_of(row)["texts"] for row in read("fine_tuning").rows))
     for data, name in names.items():
         for texts in kinds:

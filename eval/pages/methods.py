@@ -77,16 +77,15 @@ def compared(result: Result, task: str, names: Container[str] | None = None) -> 
 
 
 def described(rows: Rivals, method: str) -> list[str]:
-    """Return the name and the requirements of a method."""
+    """Return the name of a method, and the input that is hardest to get of those it needs."""
     attached = ATTACHED[rows.main]
     name = rows.fact(method, "name")
     called = f"`{name}`"
     if name in attached:
         called = f"**{called}, {attached[name]}**"
     needs = rows.fact(method, "needs") or []
-    if "labels" in needs:
-        needs = ["texts", "images", "**labels**"]
-    return [called, ", ".join(needs) or "-"]
+    most = "**labels**" if "labels" in needs else needs[-1] if needs else "-"
+    return [called, most]
 
 
 def rivals(name: str, task: str) -> str:

@@ -9,7 +9,7 @@ from vldebias.report.result import Result
 RESULT = "simple_rivals"
 # A rival that the table leaves out: the default before the first release.
 FORMER = "images with tests"
-# What is measured in each section, and on what.
+# What is measured in each section, and on what. `docs/fine-tuning.md` has the figures of training.
 SECTIONS = {
     "classification": (
         "Worst-group accuracy (higher is better), as a mean over rows: pairs of class prompts on a"
@@ -17,7 +17,6 @@ SECTIONS = {
         " than with text alone"
     ),
     "search": "MaxSkew@k above chance (lower is better), as a mean over galleries",
-    "training": "Recall@10 (higher is better), as a mean over settings of training runs",
     "prompts": (
         "Right changes minus ten times the wrong ones, per 100 labelled prompts (higher is better)"
     ),

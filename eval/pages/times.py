@@ -20,8 +20,8 @@ _LEFT_OUT = (
 
 
 def speed() -> str:
-    """Compare our times with those of the alternative, with one line per size."""
-    lines = [["what / compared with", "size", "ours, ms", "ours / the other"]]
+    """Compare our times with those of the alternative, with one line per call."""
+    ratios: dict[str, list[str]] = {}
     result = read("bench_speed")
     records = read_records(result)
     for (name, subset), seconds in records.items():
@@ -30,16 +30,15 @@ def speed() -> str:
         # A time is meaningless unless the timed results are equal.
         if not seconds.get("difference", np.nan) <= seconds.get("within", np.inf):
             continue
-        value = seconds["ours"]
-        time = f"{1e3 * value:,.3f}" if value < 0.1 else f"{1e3 * value:,.0f}"
-        ratio = value / seconds["plain"]
-        lines.append([name, subset.removeprefix("size = "), time, f"{ratio:.2f}"])
+        size = subset.removeprefix("size = ")
+        ratios.setdefault(name, []).append(f"{seconds['ours'] / seconds['plain']:.2f} ({size})")
     both_views = records["info_nce, both views / open_clip's", "size = batch 256"]
     factor = both_views["ours"] / both_views["plain"]
     note = (
         f"CPU time on {result.platform} with one thread, both sides of a row alternately, medians."
         " `spread` also uses the similarities within a view, with which `info_nce` takes"
         f" {factor:.2f} times open_clip's time at batch 256. From `eval/results/bench_speed.json`,"
-        " which also has the other's times, the differences of the results, and further sizes."
+        " which also has the times, the differences of the results, and further sizes."
     )
-    return table(*lines, note=note)
+    lines = [[name, "; ".join(cells)] for name, cells in ratios.items()]
+    return table(["what / compared with", "ours / the other (size)"], *lines, note=note)

@@ -156,8 +156,6 @@ def examples_of_site() -> ModuleType:
     pytest.importorskip("griffe")  # griffe is installed with mkdocs
     path = ROOT.parent / ".ci" / "examples.py"
     spec = importlib.util.spec_from_file_location("examples_of_site", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -204,7 +204,6 @@ def test_files_that_a_live_process_writes_are_not_removed(tmp_path: Path) -> Non
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as writer:
-        assert writer.stdout is not None
         writer.stdout.readline()
         write_atomically(tmp_path / "b", "new")
         assert len(list(tmp_path.glob(".a.*.partial"))) == 1
@@ -450,7 +449,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
@@ -506,7 +504,6 @@ with only_writer(sys.argv[1]):
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "forked\n"
         process.wait()
         with only_writer(tmp_path):

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import gradio as gr
 import numpy as np
@@ -241,11 +242,8 @@ def test_closing_stops_at_the_next_step(painted: Any) -> None:
     assert len(painter.asked) <= 1  # the batch in progress
 
 
-def test_an_error_of_the_pipeline_is_raised(painted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    painted._loaded["pipeline"] = broken
+def test_an_error_of_the_pipeline_is_raised(painted: Any) -> None:
+    painted._loaded["pipeline"] = Mock(side_effect=RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="memory"):
         run(painted, Request("A photo of a doctor.", number=12))
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,10 +124,7 @@ def test_expected_errors_are_passed_on_and_crashes_are_hidden(
         with pytest.raises(ToolError, match=message):
             asyncio.run(server.call_tool("balance_prompts", arguments))
 
-    def crash(*_: object) -> None:
-        raise RuntimeError("sk-0123456789")
-
-    monkeypatch.setattr(tools, "_set_named", crash)
+    monkeypatch.setattr(tools, "_set_named", Mock(side_effect=RuntimeError("sk-0123456789")))
     with pytest.raises(ToolError) as caught:
         asyncio.run(server.call_tool("audit_prompts", {"prompts": [DOCTOR]}))
     assert "sk-" not in str(caught.value)

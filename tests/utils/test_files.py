@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -151,12 +152,8 @@ def caused_by(error: Exception, cause: Exception) -> Exception:
 
 def test_other_errors_in_writers_are_raised_unchanged(tmp_path: Path) -> None:
     for error in (RuntimeError("a bug"), PermissionError(errno.EACCES, "no"), ValueError("28")):
-
-        def write(_: Path, error: Exception = error) -> None:
-            raise error
-
         with pytest.raises(type(error)) as caught:
-            write_atomically(tmp_path / "a", write)
+            write_atomically(tmp_path / "a", Mock(side_effect=error))
         assert caught.value is error
 
 
@@ -516,10 +513,8 @@ def test_a_file_system_without_lock_support_is_reported(
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
 
-    def flock(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "lockf", flock)
+    error = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(fcntl, "lockf", Mock(side_effect=error))
     messages: list[str] = []
     with only_writer(tmp_path, messages.append):
         pass

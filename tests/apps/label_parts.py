@@ -18,8 +18,6 @@ TRAIN = ("doctor", "nurse")
 UNSEEN = ("pilot", "baker")
 GENDER = studies.Question("gender", ("male", "female"))
 AGE = studies.Question("age", ("young", "old"))
-
-
 PEOPLE = people("professions-gender", TRAIN, UNSEEN)
 
 

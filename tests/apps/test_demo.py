@@ -19,22 +19,19 @@ import pytest
 import torch
 from PIL import Image
 
-from apps.demo import answers, opening
 from apps.demo import engine as engines
 from apps.demo import generate as rows
 from apps.demo import generate_tab as generate_tabs
-from apps.demo import request as requests
+from apps.demo import opening
 from apps.demo import search as searches
 from apps.demo import search_tab as tabs
+from apps.demo.answers import Answer, Found
 from apps.demo.events import with_messages
+from apps.demo.generate import Result, Row
+from apps.demo.request import Request
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
 
-Answer = answers.Answer
-Found = answers.Found
-Request = requests.Request
-Row = rows.Row
-Result = rows.Result
 FORM = ("A photo of a doctor.", "gender", 12, 1, "none", 0, 2, 3)
 TWELVE = (True,) * 12
 

@@ -5,8 +5,6 @@
 in CHANGELOG.md.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

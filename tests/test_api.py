@@ -11,6 +11,7 @@ from torch import Tensor
 
 import vldebias
 from tests.refusals import refused
+from tests.test_queries import rows_of
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -23,7 +24,6 @@ from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
-DIM = 24
 GENDER = make_prompt_set(
     "g", {"m": ["male"], "f": ["female"]}, ["doctor", "nurse", "cook"], test_concepts=["pilot"]
 )
@@ -46,17 +46,11 @@ class Words(Host):
         self.seen: list[str] = []
         self.apply: Any = None
 
-    def _word(self, word: str) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed * 10_000 + sum(map(ord, word)))
-        return torch.randn(DIM, dtype=torch.float64, generator=generator)
-
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         self.seen += prompts
-        rows = [
-            torch.stack([self._word(w + role) for w in p.strip(".").split()]).mean(0)
-            for p in prompts
-        ]
-        units = torch.nn.functional.normalize(torch.stack(rows), dim=-1)
+        # The words of each role have different vectors.
+        rows = rows_of(prompts, seed=100 * self.seed + len(role))
+        units = torch.nn.functional.normalize(rows, dim=-1)
         return {(role, prompt): row for prompt, row in zip(prompts, units, strict=True)}
 
     def space(self, role: str) -> str:
@@ -209,7 +203,6 @@ def test_inspect_measures_unseen_pairs() -> None:
     diagnostics = vldebias.text_diagnostics(host, GENDER, method="cali", lam=1000.0)["text"]
     unseen = torch.stack([host.embed(pair, "text") for pair in GENDER.held_out_pairs])
     before = float((unseen[:, 0] - unseen[:, 1]).norm(dim=-1).mean())
-    assert diagnostics.held_out_distance is not None
     assert diagnostics.held_out_distance[0] == pytest.approx(before)
     assert diagnostics.held_out_distance[1] < before / 2
 

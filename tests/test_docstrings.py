@@ -8,14 +8,13 @@ of their options instead.
 import ast
 import doctest
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
 
 import pytest
 from typer.models import ArgumentInfo, OptionInfo
@@ -152,17 +151,6 @@ for tree in TREES.values():
 NAMES_A_PAGE = [docstring for docstring in DOCSTRINGS if "docs/" in docstring]
 
 
-def examples_of_site() -> ModuleType:
-    pytest.importorskip("griffe")  # griffe is installed with mkdocs
-    path = ROOT.parent / ".ci" / "examples.py"
-    spec = importlib.util.spec_from_file_location("examples_of_site", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def targets_of_links(text: str) -> list[str]:
     return [target for target in re.findall(r"\]\((.*?)\)", text) if "://" not in target]
 
@@ -171,7 +159,8 @@ def targets_of_links(text: str) -> list[str]:
 def test_pages_named_in_docstrings_are_links_that_resolve_on_the_site(docstring: str) -> None:
     """The site has pages for objects in `reference/`, and strict builds only accept links to
     files."""
-    linked = examples_of_site().linked(docstring)
+    pytest.importorskip("griffe")  # griffe is installed with mkdocs
+    linked = run_path(str(ROOT.parent / ".ci" / "examples.py"))["linked"](docstring)
     targets = targets_of_links(linked)
     assert targets
     for target in targets:

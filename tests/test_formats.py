@@ -1,7 +1,5 @@
 """Test that the files that earlier versions wrote are read, and that newer formats are refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

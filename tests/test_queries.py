@@ -3,7 +3,6 @@ unchanged, and the rule for the default applies."""
 
 import asyncio
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -311,12 +310,10 @@ def test_without_a_method_queries_stay_and_the_call_that_re_ranks_is_named() -> 
     assert "name a method" in repr(queries)
     with pytest.warns(AutoDeclinedWarning, match=r"Re-rank the results: call queries\.search\("):
         assert queries.embed(QUERIES) == as_lists(QUERIES)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sampled = vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
-        assert re.search(r": search re-ranks to \w+ \d+%, \w+ \d+%\)$", repr(sampled))
-        unedited = vldebias.debias_queries(as_lists, SET, method="none")
-        assert unedited.embed(QUERIES) == as_lists(QUERIES)
+    sampled = vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
+    assert re.search(r": search re-ranks to \w+ \d+%, \w+ \d+%\)$", repr(sampled))
+    unedited = vldebias.debias_queries(as_lists, SET, method="none")
+    assert unedited.embed(QUERIES) == as_lists(QUERIES)
 
 
 def test_an_edit_is_fitted_to_reference_vectors() -> None:
@@ -404,7 +401,6 @@ def test_measure_edits_stated_queries_only_on_request(keep_stated: bool) -> None
     searches = ["A photo of a nurse.", "A photo of a female doctor."]
     result = debiased(keep_stated=keep_stated).measure(vectors, searches, labels, k=10)
     row = result.row("retrieval gender", "max_skew@10", "debiased", subset=searches[1])
-    assert row.change is not None
     assert (row.change[0] == 0) is keep_stated
 
 
@@ -467,7 +463,6 @@ def test_measure_leaves_stated_queries_as_found_in_every_resample(
     row = result.row("retrieval gender", "max_skew@20", "search", subset=SEARCHES[2])
     assert row.change == (0.0, 0.0, 0.0)
     changed = result.row("retrieval gender", "max_skew@20", "search", subset=SEARCHES[0])
-    assert changed.change is not None
     assert changed.change[1] < changed.change[0] < 0
 
 
@@ -515,7 +510,6 @@ def test_the_page_folds_all_but_ten_queries(tmp_path: Path) -> None:
 
 
 @refused(
-    ("gender", "expected a function from a list of texts"),
     (42, "expected a function"),
     (dict, "expected a function"),
     ({}, r"180 of 180 prompts are missing"),
@@ -531,13 +525,10 @@ def test_objects_that_do_not_embed_text_are_rejected(embed: Any) -> None:
     vldebias.debias_queries(embed, "gender", method="cali")
 
 
-def test_models_async_functions_and_debiased_queries_are_rejected() -> None:
+def test_async_functions_and_debiased_queries_are_rejected() -> None:
     async def embed(texts: list[str]) -> list[list[float]]:
         return as_lists(texts)
 
-    model, _, _ = load_clip()
-    with pytest.raises(UnsupportedHostError, match=r"vldebias\.debias\(model"):
-        debiased(model)
     with pytest.raises(UnsupportedHostError, match="async function"):
         debiased(embed)
     with pytest.raises(AlreadyAttachedError, match="debiased already"):

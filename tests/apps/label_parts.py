@@ -9,8 +9,8 @@ from PIL import Image
 from apps.label import engine as engines
 from apps.label import study as studies
 from apps.shares.answers import AnnotationLog
+from tests.study.painted_by_hand import people
 from vldebias.judge.plan import GeneratedImages
-from vldebias.prompts import PromptSet
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.utils.pictures import write_png
 
@@ -18,23 +18,7 @@ TRAIN = ("doctor", "nurse")
 UNSEEN = ("pilot", "baker")
 GENDER = studies.Question("gender", ("male", "female"))
 AGE = studies.Question("age", ("young", "old"))
-
-
-def _groups(jobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((f"a male {job}", f"a female {job}") for job in jobs)
-
-
-PEOPLE = PromptSet(
-    "professions-gender",
-    variants=_groups(TRAIN),
-    classes=tuple(f"a {job}" for job in TRAIN),
-    class_names=TRAIN,
-    held_out_variants=_groups(UNSEEN),
-    held_out_classes=tuple(f"a {job}" for job in UNSEEN),
-    held_out_class_names=UNSEEN,
-    attributes={"male": ("male",), "female": ("female",)},
-    stated_words=("male", "female"),
-)
+PEOPLE = people("professions-gender", TRAIN, UNSEEN)
 
 
 def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:

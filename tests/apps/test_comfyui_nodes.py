@@ -142,7 +142,6 @@ def test_shares_may_be_percentages_or_fractions(text: str) -> None:
 
 def test_rounded_shares_and_blank_shares_are_accepted() -> None:
     shares = read_shares("White: 33.3, Black: 33.3, Asian: 33.3", "race")
-    assert shares is not None
     assert sum(shares.values()) == pytest.approx(1)
     assert read_shares(" \n", "race") is None
 
@@ -166,7 +165,6 @@ def test_invalid_shares_and_attributes_are_explained(
     attribute: str, shares: str, words: list[str]
 ) -> None:
     sentence = problem_of(attribute, shares)
-    assert sentence is not None
     for word in words:
         assert word in sentence
     with pytest.raises(InvalidInputError):

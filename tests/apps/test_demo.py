@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import gradio as gr
 import numpy as np
@@ -18,22 +19,19 @@ import pytest
 import torch
 from PIL import Image
 
-from apps.demo import answers, opening
 from apps.demo import engine as engines
 from apps.demo import generate as rows
 from apps.demo import generate_tab as generate_tabs
-from apps.demo import request as requests
+from apps.demo import opening
 from apps.demo import search as searches
 from apps.demo import search_tab as tabs
+from apps.demo.answers import Answer, Found
 from apps.demo.events import with_messages
+from apps.demo.generate import Result, Row
+from apps.demo.request import Request
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
 
-Answer = answers.Answer
-Found = answers.Found
-Request = requests.Request
-Row = rows.Row
-Result = rows.Result
 FORM = ("A photo of a doctor.", "gender", 12, 1, "none", 0, 2, 3)
 TWELVE = (True,) * 12
 
@@ -241,11 +239,8 @@ def test_closing_stops_at_the_next_step(painted: Any) -> None:
     assert len(painter.asked) <= 1  # the batch in progress
 
 
-def test_an_error_of_the_pipeline_is_raised(painted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    painted._loaded["pipeline"] = broken
+def test_an_error_of_the_pipeline_is_raised(painted: Any) -> None:
+    painted._loaded["pipeline"] = Mock(side_effect=RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="memory"):
         run(painted, Request("A photo of a doctor.", number=12))
 

@@ -1,7 +1,5 @@
 """Test `vldebias mcp`: the tools' limits and error messages, and a client over stdin and stdout."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
@@ -11,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -125,10 +124,7 @@ def test_expected_errors_are_passed_on_and_crashes_are_hidden(
         with pytest.raises(ToolError, match=message):
             asyncio.run(server.call_tool("balance_prompts", arguments))
 
-    def crash(*_: object) -> None:
-        raise RuntimeError("sk-0123456789")
-
-    monkeypatch.setattr(tools, "_set_named", crash)
+    monkeypatch.setattr(tools, "_set_named", Mock(side_effect=RuntimeError("sk-0123456789")))
     with pytest.raises(ToolError) as caught:
         asyncio.run(server.call_tool("audit_prompts", {"prompts": [DOCTOR]}))
     assert "sk-" not in str(caught.value)
@@ -142,12 +138,10 @@ class Client:
         self.requests = 0
 
     def send(self, message: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
         self.process.stdin.flush()
 
     def ask(self, method: str, **params: Any) -> Any:
-        assert self.process.stdout is not None
         self.requests += 1
         self.send({"id": self.requests, "method": method, "params": params})
         answer = json.loads(self.process.stdout.readline())
@@ -209,7 +203,6 @@ def test_a_client_calls_the_tools_over_stdin_and_stdout(client: Client, tmp_path
     assert "attribute: got" in answer["content"][0]["text"]
     assert client.call("balance_prompts", prompts=5)["isError"]
 
-    assert client.process.stdin is not None
     client.process.stdin.close()
     assert client.process.wait(60) == 0
     assert "Traceback" not in (tmp_path / "stderr").read_text()

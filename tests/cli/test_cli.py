@@ -528,13 +528,6 @@ def test_help_names_values_alike_and_lists_the_suites() -> None:
     assert ", ".join(packaged("suites")) in suites
 
 
-@pytest.mark.parametrize("args", [["demo", "--port", "abc"], ["demo", "--port=abc"]])
-def test_an_invalid_value_is_quoted(args: list[str]) -> None:
-    result = CliRunner().invoke(app, args)
-    assert result.exit_code == 2
-    assert "'abc'" in result.output
-
-
 HEAVY = ("torch", "numpy", "pyarrow", "pandas", "datasets")
 
 

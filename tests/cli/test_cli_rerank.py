@@ -1,7 +1,5 @@
 """Test `vldebias rerank`, which takes ids with scores and returns ids."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

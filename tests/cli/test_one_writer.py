@@ -30,7 +30,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
         yield folder
         other.communicate(b"")

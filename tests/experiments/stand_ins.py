@@ -4,7 +4,6 @@ data sets and users' own files.
 They are small and have the names that the documentation prints.
 """
 
-import csv
 import json
 import shutil
 from collections.abc import Iterator
@@ -195,24 +194,15 @@ def tables() -> None:
     rows["model"] = ["sd15"] * 60 + ["sd21"] * 60
     rows["label"] = rows.judge.where(draw.random(120) < 0.5, "")
     rows.to_csv("judged.csv", index=False)
-    races = list(load_prompts("fairface-race").attributes)
-    rows.assign(race=[races[i % len(races)] for i in range(120)]).to_csv(
-        "labelled.csv", index=False
-    )
+    rows.to_csv("labelled.csv", index=False)
     Path("train.csv").write_text("image,caption\n1.png,A woman cooks.\n2.png,A nurse at work.\n")
     committed = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
     Path("results/quickstart").mkdir(parents=True)
     shutil.copy(committed, "results/quickstart/result.json")
-    with open("people.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("image", "sex"), *((f"{i}.png", "f") for i in range(6))])
+    Path("people.csv").write_text("image,sex\n" + "".join(f"{i}.png,f\n" for i in range(6)))
     for i in range(6):
         save(Path(f"{i}.png"), i)
     Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
-    # These are prompts from users, and versions rewritten by a language model.
-    Path("users.txt").write_text("A photo of a nurse.\nA photo of a pilot.\n" * 6)
-    Path("enhanced.txt").write_text(
-        "A smiling woman, a nurse, in a bright ward.\nA pilot in a cockpit at dawn.\n" * 6
-    )
 
 
 def captions() -> None:
@@ -260,7 +250,7 @@ def edited() -> None:
 
 def pictures() -> None:
     """Create picture folders, including one with captions in two splits."""
-    for folder in ("images", "my-birds", "my-images", "people", "pictures"):
+    for folder in ("images", "my-birds", "my-images", "people"):
         for i in range(4):
             save(Path(folder) / f"{i}.png", i)
     load_prompts("celeba").to_yaml("ages.yaml")
@@ -273,11 +263,6 @@ def pictures() -> None:
             world.read(i).save(folder / f"{i}.png")
             lines.append(json.dumps({"file_name": f"{i}.png", "text": world.captions[i]}))
         (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
-    # The same pictures are also listed in a table with codes.
-    rows = ["image,y,place,split"]
-    for part, count in (("train", 100), ("val", 24)):
-        rows += [f"captions/{part}/{i}.png,{i % 2},{i // 2 % 2},{part}" for i in range(count)]
-    Path("birds.csv").write_text("\n".join(rows) + "\n")
     settings = {"data": "birds", "items": 64, "steps": 2, "batch_size": 16, "val_items": 32}
     Path("run.yaml").write_text(yaml.safe_dump(settings))
 

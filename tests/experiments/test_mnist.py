@@ -145,7 +145,6 @@ def test_partners_have_the_label_of_their_image() -> None:
         images, labels=labels, augment=Views(1.0), batch_size=30, two_views=True, seed=0
     )
     batch = batches.batch(1)
-    assert batch.views is not None
     torch.testing.assert_close(batch.images, batch.views)
     assert len(batch.images.unique()) >= 3
 
@@ -273,7 +272,6 @@ def test_further_views_differ_from_the_contrasted_ones() -> None:
     batches.more_views = 2
     batch = batches.batch(1)
     assert plain.more_views is None
-    assert batch.more_views is not None
     assert tuple(batch.more_views.shape) == (4, 2, 1, 8, 8)
     torch.testing.assert_close(batch.images, plain.images)
     torch.testing.assert_close(batch.views, plain.views)
@@ -300,7 +298,6 @@ class TestAttack:
         labels = torch.tensor([0, 1, 2, 0, 1])
         pixels = images.clone().requires_grad_()
         nn.functional.cross_entropy(classifier(pixels), labels).backward()
-        assert pixels.grad is not None
         expected = images + 0.1 * pixels.grad.sign()
         torch.testing.assert_close(ssa.fgsm(classifier, images, labels, 0.1), expected)
 

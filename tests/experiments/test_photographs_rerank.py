@@ -1,8 +1,6 @@
 """Test the parts of `eval.photographs.rerank`, and the photographs themselves if they are
 available."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -184,7 +184,6 @@ def test_the_server_for_a_hosted_api_balances_a_client_request(
         command = [sys.executable, "-m", "vldebias", *words]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
-                assert process.stderr is not None
                 printed = next((line for line in process.stderr if "base_url=" in line), "")
                 assert printed.strip().endswith(f"base_url={base_url}")
                 answer = httpx2.post(
@@ -219,8 +218,6 @@ def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(tmp_path: 
     # Load the nodes from the folder as ComfyUI does.
     (link,) = nodes.iterdir()
     spec = importlib.util.spec_from_file_location("nodes_of_comfyui", link / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert callable(module.comfy_entrypoint)

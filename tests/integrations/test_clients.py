@@ -1,8 +1,6 @@
 """Test real clients for image generation services through `images_proxy`, in front of a server that
 generates no images. LiteLLM's gateway calls the guardrail."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """Test the inspect-ai task end to end, in front of a fake images API that returns women and men."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,8 +1,6 @@
 """Test the real openai client through `vldebias serve`, in front of a server that generates no
 images."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -37,7 +35,6 @@ def base_url(upstream: FalseUpstream) -> Iterator[str]:
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-        assert process.stderr is not None
         try:
             line = ""
             while "base_url=" not in line:

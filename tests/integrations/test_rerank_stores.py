@@ -3,8 +3,6 @@
 Each test runs the line printed on the re-ranking page, on a small vector index.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run the index calls and the sampling on the page on indexes with faiss, qdrant and chroma."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -61,7 +59,6 @@ def test_the_printed_call_finds_what_an_exact_index_finds(name: str) -> None:
     sample = names[f"{name}_sample"](1000)
     assert len({tuple(vector) for vector in np.asarray(sample).tolist()}) == 1000
     queries = vldebias.debias_queries(embed, SET, reference=sample)
-    assert queries.index is not None
     share = queries.index.share_of_name()["female"]
     assert share == pytest.approx(world.is_female.mean(), abs=0.05)
     found = queries.search(names[f"{name}_call"], QUERY, K)

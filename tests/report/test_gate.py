@@ -1,7 +1,5 @@
 """Test that a figure only violates a limit if its entire interval is beyond it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

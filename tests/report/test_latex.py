@@ -1,7 +1,5 @@
 """Test the LaTeX tables of a result's main figures, and its citation."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

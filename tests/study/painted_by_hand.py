@@ -1,6 +1,7 @@
 """Paint images whose colours encode their content: red for gender, green for age, blue for the
 job."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vldebias.judge.plan import GeneratedImages, PlannedImage
-from vldebias.prompts import make_prompt_set
+from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.study.tasks.generation import GenerationTask
 from vldebias.utils.pictures import write_png
 
@@ -20,16 +21,16 @@ GENDERS = ("male", "female")
 AGES = ("young", "old", "ageless")
 UNCLEAR = 2  # a gender that the judge below cannot determine
 VALUES = {"male": ["male"], "female": ["female"]}
-PEOPLE = make_prompt_set(
-    "people",
-    VALUES,
-    TRAIN,
-    ["a {attribute} {concept}"],
-    (),
-    test_concepts=UNSEEN,
-    class_template="a {concept}",
-)
 Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
+
+
+def people(name: str, train: Sequence[str], unseen: Sequence[str]) -> PromptSet:
+    """Return prompts about the gender of people with these jobs."""
+    options = {"test_concepts": unseen, "class_template": "a {concept}"}
+    return make_prompt_set(name, VALUES, train, ["a {attribute} {concept}"], (), **options)
+
+
+PEOPLE = people("people", TRAIN, UNSEEN)
 
 
 def task(**fields: Any) -> GenerationTask:

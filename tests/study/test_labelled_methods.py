@@ -36,7 +36,6 @@ class ZeroShotLabels(EditMethod):
         )
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        assert problem.reference is not None
         blind = replace(problem, reference=replace(problem.reference, labels={}))
         return self.method.fit(blind, role).with_provenance(uses_images=True, labels="zero-shot")
 

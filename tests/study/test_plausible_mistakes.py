@@ -2,7 +2,6 @@
 message, and correct calls trigger none."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
@@ -319,23 +318,18 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ids=[warning[0] for warning in CASES],
 )
 def test_a_plausible_mistake_triggers_its_message(
-    call: Callable[[], Any], answer: list[str]
+    call: Callable[[], Any], answer: list[str], recwarn: pytest.WarningsRecorder
 ) -> None:
     want, says = answer or (SILENT, "")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            call()
-        except VldebiasError as error:
-            how = REFUSED
-            words = str(error)
-        else:
-            words = " | ".join(
-                str(warning.message)
-                for warning in caught
-                if issubclass(warning.category, VldebiasWarning)
-            )
-            how = WARNED if words else SILENT
+    try:
+        call()
+    except VldebiasError as error:
+        how = REFUSED
+        words = str(error)
+    else:
+        warned = [row for row in recwarn if issubclass(row.category, VldebiasWarning)]
+        words = " | ".join(str(warning.message) for warning in warned)
+        how = WARNED if words else SILENT
     assert how == want, words
     assert says in words
 

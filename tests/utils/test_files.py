@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -151,12 +152,8 @@ def caused_by(error: Exception, cause: Exception) -> Exception:
 
 def test_other_errors_in_writers_are_raised_unchanged(tmp_path: Path) -> None:
     for error in (RuntimeError("a bug"), PermissionError(errno.EACCES, "no"), ValueError("28")):
-
-        def write(_: Path, error: Exception = error) -> None:
-            raise error
-
         with pytest.raises(type(error)) as caught:
-            write_atomically(tmp_path / "a", write)
+            write_atomically(tmp_path / "a", Mock(side_effect=error))
         assert caught.value is error
 
 
@@ -204,7 +201,6 @@ def test_files_that_a_live_process_writes_are_not_removed(tmp_path: Path) -> Non
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as writer:
-        assert writer.stdout is not None
         writer.stdout.readline()
         write_atomically(tmp_path / "b", "new")
         assert len(list(tmp_path.glob(".a.*.partial"))) == 1
@@ -450,7 +446,6 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
@@ -506,7 +501,6 @@ with only_writer(sys.argv[1]):
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "forked\n"
         process.wait()
         with only_writer(tmp_path):
@@ -519,10 +513,8 @@ def test_a_file_system_without_lock_support_is_reported(
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
 
-    def flock(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "lockf", flock)
+    error = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(fcntl, "lockf", Mock(side_effect=error))
     messages: list[str] = []
     with only_writer(tmp_path, messages.append):
         pass

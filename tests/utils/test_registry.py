@@ -1,6 +1,5 @@
 """Test registries: lookup by name, entry points in other packages, and errors."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -103,26 +102,22 @@ LOOKS: dict[str, Callable[[Registry[Letter]], Any]] = {
 
 @pytest.mark.parametrize("find", LOOKS.values(), ids=LOOKS)
 def test_entry_points_are_loaded_once_and_broken_ones_are_reported(
-    letters: Registry[Letter], find: Any
+    letters: Registry[Letter], find: Any, recwarn: pytest.WarningsRecorder
 ) -> None:
     letters.register(A)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        find(letters)
+    find(letters)
     assert [*letters] == [*dict(letters)] == ["a", "z"]
-    assert [str(warning.message).split("'")[1] for warning in caught] == ["broken", "taken"]
+    assert [str(warning.message).split("'")[1] for warning in recwarn] == ["broken", "taken"]
     assert (letters["a"], type(letters["z"]), groups_read) == (A, Letter, ["letters"])
 
 
 def test_an_entry_point_that_its_package_also_registers_is_ignored_silently(
-    letters: Registry[Letter],
+    letters: Registry[Letter], recwarn: pytest.WarningsRecorder
 ) -> None:
     mine = letters.register(Letter())  # the entry point "class" refers to this object
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert letters["z"] is mine
-        list(letters)
-    assert "class" not in [str(warning.message).split("'")[1] for warning in caught]
+    assert letters["z"] is mine
+    list(letters)
+    assert "class" not in [str(warning.message).split("'")[1] for warning in recwarn]
 
 
 BUILT_IN = """

@@ -17,6 +17,7 @@ from vldebias.measure.resampling import (
     percentile_interval,
     recentred_interval,
     resampled_values,
+    widest_interval,
     wilson_interval,
 )
 from vldebias.metrics import bootstrap_interval, worst_group_accuracy
@@ -234,3 +235,9 @@ def test_distinct_values_and_their_indices_equal_numpys(dtype: type) -> None:
         assert names.dtype == values.dtype
         assert (names == expected_names).all()
         assert (index == expected_index).all()
+
+
+@pytest.mark.parametrize("images", [2, 20, 2000])
+def test_the_widest_interval_is_that_of_a_share_of_one_half(images: int) -> None:
+    low, high = wilson_interval(images // 2, images)
+    assert widest_interval(images) == pytest.approx(high - low)

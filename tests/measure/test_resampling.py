@@ -20,7 +20,7 @@ from vldebias.measure.resampling import (
     widest_interval,
     wilson_interval,
 )
-from vldebias.metrics import bootstrap_interval, worst_group_accuracy
+from vldebias.metrics import bootstrap_interval, group_accuracy, worst_group_accuracy
 
 counts_of = resampling.resampled_counts
 weights_of = resampling.resampled_weights
@@ -241,3 +241,8 @@ def test_distinct_values_and_their_indices_equal_numpys(dtype: type) -> None:
 def test_the_widest_interval_is_that_of_a_share_of_one_half(images: int) -> None:
     low, high = wilson_interval(images // 2, images)
     assert widest_interval(images) == pytest.approx(high - low)
+
+
+def test_masked_values_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="groups: got a masked array"):
+        group_accuracy([1, 0], [1, 0], np.ma.array([0, 1], mask=[False, True]))

@@ -60,7 +60,7 @@ class BoundedConnection(H11Protocol):
         self.open_connections = open_connections
         self.waiting_since = self.loop.time()
         self._is_refused = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = self.loop.call_later(open_connections.seconds, self._close_if_idle)
 
     @property
     def is_waiting(self) -> bool:
@@ -84,8 +84,7 @@ class BoundedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting the connection."""
         self.open_connections.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -102,8 +101,13 @@ class BoundedConnection(H11Protocol):
         if self.cycle is not before:
             # The headers of the request are complete. The time for the body is limited by the app.
             self.waiting_since = self.loop.time()
-            if self._timer is not None:
-                self._timer.cancel()
+            self._timer.cancel()
+
+    def shutdown(self) -> None:
+        """Close the connection after its response, which tells the client not to reuse it."""
+        if self.cycle is not None:
+            self.cycle.default_headers = [*self.cycle.default_headers, (b"connection", b"close")]
+        super().shutdown()
 
     def on_response_complete(self) -> None:
         """Start the time limit for the headers of the next request."""
@@ -116,8 +120,7 @@ class BoundedConnection(H11Protocol):
 
     def _wait_for_headers(self) -> None:
         self.waiting_since = self.loop.time()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._timer = self.loop.call_later(self.open_connections.seconds, self._close_if_idle)
 
     def _close_if_idle(self) -> None:

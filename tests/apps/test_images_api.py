@@ -14,10 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import Mount
 
 from tests.apps.false_upstream import KEY, FalseUpstream, served
@@ -504,3 +506,13 @@ def test_200_servers_with_one_request_each_give_both_values_about_as_often() -> 
         values.update(note(response)["values"])
     # Fewer than 60 of 200 have a probability of one in a hundred million.
     assert min(values["female"], values["male"]) >= 60
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
+def test_failures_that_may_pass_are_retried(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = FalseUpstream()
+    failure = Response(status_code=status, headers={"retry-after": "0"})
+    fail_once = Mock(side_effect=[failure, None])
+    monkeypatch.setattr(upstream, "_failure", fail_once)
+    assert post(proxy(upstream), {"prompt": CEO}).status_code == 200
+    assert len(upstream.seen) == 2

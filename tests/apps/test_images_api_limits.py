@@ -540,8 +540,9 @@ def stopped_during(has_started: bool) -> httpx2.Response:
         await asyncio.Event().wait()
 
     answered_app = import_module("apps.images_api.server").AnsweredAtTheEnd(app)
+    protocol = import_module("apps.images_api.connections").Connections(9, 60).protocol
     with ThreadPoolExecutor(1) as threads:
-        with served(answered_app, lifespan="off") as base_url:
+        with served(answered_app, lifespan="off", http=protocol) as base_url:
             asking = threads.submit(httpx2.get, f"{base_url}/models", timeout=30)
             arrived.wait()
         return asking.result()
@@ -552,6 +553,8 @@ def test_a_request_that_the_end_of_the_server_cancels_gets_503() -> None:
     assert response.status_code == 503
     assert response.headers["x-vldebias"] == "refused (stopping)"
     assert "retry-after" in response.headers
+    # Otherwise the client would send its next request over a connection that is being closed.
+    assert response.headers["connection"] == "close"
     with pytest.raises(httpx2.RemoteProtocolError):
         stopped_during(has_started=True)
 

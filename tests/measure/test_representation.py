@@ -153,3 +153,10 @@ def test_chance_level_accounts_for_a_finite_pool(sizes: tuple[int, int], k: int)
 def test_invalid_arguments_are_rejected(selected: list[float], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         representation_gap(np.eye(2), selected, np.eye(2))
+
+
+def test_a_function_that_is_zero_everywhere_has_no_gap() -> None:
+    def zero(rows: np.ndarray, signed: np.ndarray) -> np.ndarray:
+        return np.zeros(len(rows))
+
+    assert representation_gap(np.eye(2), [1, 0], np.eye(2), functions=zero) == 0.0

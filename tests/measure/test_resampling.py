@@ -17,9 +17,10 @@ from vldebias.measure.resampling import (
     percentile_interval,
     recentred_interval,
     resampled_values,
+    widest_interval,
     wilson_interval,
 )
-from vldebias.metrics import bootstrap_interval, worst_group_accuracy
+from vldebias.metrics import bootstrap_interval, group_accuracy, worst_group_accuracy
 
 counts_of = resampling.resampled_counts
 weights_of = resampling.resampled_weights
@@ -234,3 +235,14 @@ def test_distinct_values_and_their_indices_equal_numpys(dtype: type) -> None:
         assert names.dtype == values.dtype
         assert (names == expected_names).all()
         assert (index == expected_index).all()
+
+
+@pytest.mark.parametrize("images", [2, 20, 2000])
+def test_the_widest_interval_is_that_of_a_share_of_one_half(images: int) -> None:
+    low, high = wilson_interval(images // 2, images)
+    assert widest_interval(images) == pytest.approx(high - low)
+
+
+def test_masked_values_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="groups: got a masked array"):
+        group_accuracy([1, 0], [1, 0], np.ma.array([0, 1], mask=[False, True]))

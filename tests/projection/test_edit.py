@@ -449,3 +449,19 @@ def test_only_readouts_that_separate_held_out_prompts_are_used() -> None:
 
 def test_an_edit_of_text_pairs_is_not_compared_with_image_encoders() -> None:
     assert not fitted().provenance.uses_images
+
+
+def test_the_repr_of_a_provenance_leaves_out_what_the_default_decided() -> None:
+    choice = Choice(attribute="gender", method="cali", lam=1.0, reason="a test")
+    decided = replace(fitted().provenance, choice=choice, declined=(choice,))
+    assert repr(decided) == repr(fitted().provenance)
+
+
+def test_words_in_the_file_of_a_cross_attention_edit_are_bounded(tmp_path: Path) -> None:
+    cross_attention().save_pretrained(tmp_path)
+    (path,) = tmp_path.glob("*.safetensors")
+    with safe_open(path, "pt") as file:
+        settings = json.loads(file.metadata()["config"])["settings"]
+    tamper(tmp_path, {"settings": settings | {"stated": ["a" * 1000]}}, {}, signed=True)
+    with pytest.raises(InvalidInputError, match="at most 200 characters"):
+        load_edit(tmp_path)

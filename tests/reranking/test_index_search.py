@@ -22,7 +22,7 @@ from vldebias.errors import (
 )
 from vldebias.queries import DebiasedQueries
 from vldebias.reranking.index import NOBODY, IndexGroups, _digest
-from vldebias.reranking.index_search import search_page
+from vldebias.reranking.index_search import results_of, search_page
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
 D = 32
@@ -580,3 +580,17 @@ def test_no_more_results_are_read_once_each_part_can_fill_its_places(
 
     search_page(groups, call, vector_of(QUERY), 20, page=1)
     assert requested == [5 * 20]
+
+
+def test_a_few_results_out_of_order_are_sorted_and_many_are_refused() -> None:
+    def found(step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        scores = np.linspace(1, 0.1, 41)
+        for place in range(0, 40, step):
+            scores[[place, place + 1]] = scores[[place + 1, place]]
+        return np.arange(41), scores, np.eye(41)
+
+    ids, scores, _ = results_of(found(20), 41)
+    assert (np.diff(scores) < 0).all()
+    assert ids[:3].tolist() == [1, 0, 2]
+    with pytest.raises(InvalidInputError, match="the scores rise in 8 of 40 places"):
+        results_of(found(5), 41)

@@ -20,6 +20,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.hosts import resolve
 from vldebias.miniature import load_clip
 from vldebias.reranking import RERANKERS, Candidates, fair
+from vldebias.reranking.candidates import unit_products
 
 SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
 LABELS = ["m", "m", "m", "f", "m", "f", "f", "f"]
@@ -510,3 +511,15 @@ def test_masked_scores_and_shares_of_an_unknown_group_are_rejected() -> None:
     shares = {"m": 0.4, "f": 0.4, "unknown": 0.2}
     with pytest.raises(InvalidInputError, match="'unknown', which is read as an unknown group"):
         vldebias.rerank(SCORES, 4, labels=LABELS, shares=shares)
+
+
+def test_the_report_says_how_many_candidates_of_a_group_are_missing() -> None:
+    labels = ["m"] * 7 + ["f"]
+    with pytest.warns(SuspectInputWarning, match="too few candidates"):
+        found = vldebias.rerank(SCORES, 6, labels=labels, shares={"m": 0.5, "f": 0.5})
+    assert "f: 2 fewer than requested; there are no more candidates" in str(found.report)
+
+
+def test_features_of_one_image_are_rejected() -> None:
+    with pytest.raises(InvalidInputError, match=r"expected \(n, d\), got shape \(8,\)"):
+        unit_products(np.ones(8), np.eye(8))

@@ -61,14 +61,7 @@ from vldebias.utils.progress import SILENT
 # What is said if a file cannot be written.
 _FULL = ("no space is left", "disk is full", "ulimit -f", "File too large")
 
-PRELOADED = [
-    "apps.label.engine",
-    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
-    "open_clip",
-    "vldebias.cli",
-    "vldebias.study.running",
-    "vldebias.training.run",
-]
+PRELOADED = "open_clip vldebias.cli diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion"
 
 Left = dict[str, str]  # what a run leaves behind: name -> digest
 
@@ -344,10 +337,9 @@ def outlive(
         moments: random generator.
         full: whether the disk is full after random numbers of bytes instead.
     """
-    # A process forked from this one could wait forever for a thread of it, such as one of torch. The
-    # server only imports modules.
+    # A process forked from this one could wait forever for a thread, such as one of torch.
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(PRELOADED)
+    server.set_forkserver_preload(PRELOADED.split())
     killed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"

@@ -122,6 +122,11 @@ def test_an_unexpected_encoding_is_reported(tmp_path: Path) -> None:
     (".", None, "got a folder; expected a file of prompts"),
     ("a.json", '{"a": ["x"], "b": {"c": ["y"]}}', "several lists of strings, a, b.c"),
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "expected text, got a spreadsheet"),
+    (
+        "a.json",
+        '[{"m": {"prompt": "a"}}, {"m": null}]',
+        r"entry 2: expected a prompt in 'm\.prompt'",
+    ),
 )
 def test_files_that_are_not_lists_of_prompts_are_rejected(
     tmp_path: Path, name: str, content: str | bytes | None
@@ -211,9 +216,3 @@ def test_prompts_inside_objects_are_read(
 ) -> None:
     found = read_prompts(write(tmp_path / name, content), column)
     assert (found.prompts, found.column) == (("a nurse",), where)
-
-
-def test_an_entry_without_a_prompt_is_named(tmp_path: Path) -> None:
-    content = '{"items": [{"meta": {"prompt": "a nurse"}}, {"meta": null}]}'
-    with pytest.raises(InvalidInputError, match=r"entry 2: expected a prompt in 'meta\.prompt'"):
-        read_prompts(write(tmp_path / "a.json", content))

@@ -265,14 +265,12 @@ def test_a_denied_upload_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
             fitted().push_to_hub("someone/gender")
 
 
-def test_an_empty_mapping_of_edits_is_rejected_before_anything_is_uploaded() -> None:
-    with pytest.raises(InvalidInputError, match="edits: got an empty mapping; expected an edit"):
-        vldebias.push_to_hub({}, "user/none")
-
-
-def test_a_path_to_push_is_rejected_with_the_call_that_loads_it() -> None:
-    with pytest.raises(InvalidInputError, match=r"pass vldebias.load_edit\('my-edit'\)"):
-        vldebias.push_to_hub("my-edit", "user/none")
+@refused(
+    ({}, "edits: got an empty mapping; expected an edit"),
+    ("my-edit", r"pass vldebias.load_edit\('my-edit'\)"),
+)
+def test_anything_but_edits_is_rejected_before_anything_is_uploaded(edits: Any) -> None:
+    vldebias.push_to_hub(edits, "user/none")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

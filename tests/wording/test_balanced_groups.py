@@ -75,28 +75,25 @@ def test_an_uncounted_group_shows_both(prompt, result):
 
 
 @pytest.mark.parametrize(
-    "prompt",
+    ("prompt", "attribute"),
     [
-        "a couple having breakfast",
-        "a family on a hike",
-        "a rock band on stage",
-        "a crowd at a concert",
-        "a crowd of commuters",
-        "an audience in a theatre",
-        "twins on a swing",
-        "a basketball team on a court",
-        "grandparents on a porch with their grandchildren",
+        ("a couple having breakfast", "gender"),
+        ("a family on a hike", "gender"),
+        ("a rock band on stage", "gender"),
+        ("a crowd at a concert", "gender"),
+        ("a crowd of commuters", "gender"),
+        ("an audience in a theatre", "gender"),
+        ("twins on a swing", "gender"),
+        ("a basketball team on a court", "gender"),
+        ("grandparents on a porch with their grandchildren", "gender"),
+        ("five engineers in a meeting room", "race"),
+        ("five engineers in a meeting room", "age"),
+        ("five engineers in a meeting room", "skin-tone"),
     ],
 )
-def test_couples_families_and_crowds_are_left_unchanged(prompt):
-    out = balance_prompts(prompt, "gender")
+def test_couples_families_and_other_attributes_of_groups_are_left_unchanged(prompt, attribute):
+    out = balance_prompts(prompt, attribute)
     assert (out.prompts, out.values, out.reasons) == ([prompt], [None], ["not plain"])
-
-
-@pytest.mark.parametrize("names", ["race", "age", "skin-tone"])
-def test_other_attributes_of_groups_are_left_unchanged(names):
-    out = balance_prompts("five engineers in a meeting room", names)
-    assert (out.values, out.reasons) == ([None], ["not plain"])
 
 
 def test_with_one_value_the_whole_group_has_it():

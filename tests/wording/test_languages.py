@@ -241,6 +241,13 @@ def test_the_language_is_that_of_the_person(prompt, name):
         ("un médico sentado", "una médica sentada", "un médico varón sentado"),
         ("una persona sentada", "una mujer sentada", "un hombre sentado"),
         ("شخص يقرأ كتابا", "امرأة تقرأ كتابا", "رجل يقرأ كتابا"),
+        # A stated person leaves another one open.
+        (
+            "Eine Lehrerin hilft einem Schüler",
+            "Eine Lehrerin hilft einer Schülerin",
+            "Eine Lehrerin hilft einem männlichen Schüler",
+        ),
+        ("女服务员和厨师", "女服务员和女厨师", "女服务员和男厨师"),
     ],
 )
 def test_values_are_written_in_the_form_of_the_prompt(prompt, woman, man):
@@ -283,21 +290,6 @@ def test_every_person_in_a_plain_place_gets_a_value():
         "Ein männlicher Arzt untersucht eine Patientin",
         "Ein männlicher Arzt untersucht einen männlichen Patienten",
     }
-
-
-@pytest.mark.parametrize(
-    ("prompt", "woman", "man"),
-    [
-        (
-            "Eine Lehrerin hilft einem Schüler",
-            "Eine Lehrerin hilft einer Schülerin",
-            "Eine Lehrerin hilft einem männlichen Schüler",
-        ),
-        ("女服务员和厨师", "女服务员和女厨师", "女服务员和男厨师"),
-    ],
-)
-def test_a_stated_person_leaves_another_one_open(prompt, woman, man):
-    assert both(prompt) == (woman, man)
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -53,12 +53,7 @@ def test_the_age_of_a_little_child_is_known() -> None:
     assert balance_prompts(prompts, "age", seed=0).prompts == prompts
 
 
-def test_passersby_are_a_group() -> None:
-    texts = balance_prompts(["a few passersby"] * 2, "gender", seed=0).prompts
-    assert texts == ["a few passersby, both women and men"] * 2
-
-
-@pytest.mark.parametrize("group", ["vampire judges", "pirate captains"])
+@pytest.mark.parametrize("group", ["vampire judges", "pirate captains", "a few passersby"])
 def test_a_plural_behind_a_noun_is_a_group_and_no_verb(group: str) -> None:
     texts = balance_prompts([f"{group} on a quay"] * 2, "gender", seed=0).prompts
     assert texts == [f"{group}, both women and men, on a quay"] * 2

@@ -52,8 +52,8 @@ def sampled() -> str:
         lines.append([name, span(rows[method, "discrepancy"], ".2f"), recognised])
     n = rows["none", "discrepancy"].n
     note = (
-        f'{n["professions"]} held-out professions of the miniature world, in prompts such as "A photo'
-        f' of an editor.", {n["images each"]} images each; 95% intervals over professions. From'
+        f"{n['professions']} held-out professions of the miniature world, {n['images each']} images"
+        ' each, for prompts such as "A photo of an editor."; 95% intervals over professions. From'
         " `eval/results/quickstart.json`."
     )
     return table(*lines, note=note)

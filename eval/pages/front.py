@@ -277,7 +277,7 @@ CASES: tuple[tuple[str, str, tuple[str, ...], str, str, str], ...] = (
         ("celeba professions",),
         "",
         "max_skew@50",
-        "the first 50 of 434 images, ten splits",
+        "the first 50 of about 435 images, ten splits",
     ),
     (
         "",

@@ -53,7 +53,8 @@ def sampled() -> str:
     n = rows["none", "discrepancy"].n
     note = (
         f"{n['professions']} held-out professions of the miniature world, {n['images each']} images"
-        " each; 95% intervals over professions. From `eval/results/quickstart.json`."
+        ' each, for prompts such as "A photo of an editor."; 95% intervals over professions. From'
+        " `eval/results/quickstart.json`."
     )
     return table(*lines, note=note)
 

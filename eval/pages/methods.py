@@ -186,13 +186,13 @@ def reranked() -> str:
         lines.append([task.removeprefix("all: collections, "), *cells])
     cells = []
     for method in names:
-        left = [
+        samples = [
             row.value
             for row in rows
             if row.task.startswith("flickr, gender, 20% female")
             and (row.metric, row.method) == ("left", method)
         ]
-        cells += [f"{min(left):.2f} to {max(left):.2f}", "", ""]
+        cells += [f"{min(samples):.2f} to {max(samples):.2f}", "", ""]
     lines.append(["Flickr8k, 20% women", *cells])
     note = (
         "Skew left: the share of the skew above chance that remains (1: the unedited search), as a"

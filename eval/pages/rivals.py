@@ -9,7 +9,7 @@ from vldebias.report.result import Result
 RESULT = "simple_rivals"
 # A rival that the table leaves out: the default before the first release.
 FORMER = "images with tests"
-# What is measured in each section, and on what. `docs/fine-tuning.md` has the figures of training.
+# What is measured in each section, and on what. Training is in `docs/fine-tuning.md`.
 SECTIONS = {
     "classification": (
         "Worst-group accuracy (higher is better), as a mean over rows: pairs of class prompts on a"
@@ -17,9 +17,6 @@ SECTIONS = {
         " than with text alone"
     ),
     "search": "MaxSkew@k above chance (lower is better), as a mean over galleries",
-    "prompts": (
-        "Right changes minus ten times the wrong ones, per 100 labelled prompts (higher is better)"
-    ),
 }
 EVEN = (
     "The median assumes that both classes are equally common, and always moves the boundary. With"
@@ -83,13 +80,12 @@ def _cells(result: Result, about: TaskProvenance) -> dict[str, str]:
     """Return the mean of each method in a family, bold for the default, with counts of rows."""
     rows = [row for row in result.rows if row.task == about.task]
     decides = rows[0].metric
-    form = ".1f" if decides == "score" else ".3f"
     counts = {(row.method, row.metric): round(row.value) for row in rows}
     cells = {}
     for row in rows:
         if row.metric != decides or row.method.startswith(FORMER):
             continue
-        text = f"{row.value:{form}}"
+        text = f"{row.value:.3f}"
         if (row.method, "worse") in counts:
             text += f" ({counts[row.method, 'worse']}, {counts[row.method, 'better']})"
         name = "nothing" if row.method == NONE else row.method

@@ -19,8 +19,8 @@ from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from apps.baselines.classifiers import logistic_regression
 from apps.diagnose.diagnosis import wrong_labels as ranked_labels
-from eval.experiments.captions import class_noise, crop_noise
-from eval.experiments.noisy_digits import partners, similar_classes
+from eval.experiments.captions import class_noise, crop_noise, next_classes
+from eval.experiments.noisy_digits import partners
 from eval.experiments.run import Cell, scored
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
@@ -356,16 +356,15 @@ def correct(
 def noisy(cell: Cell) -> dict[str, Any]:
     """Train on pairs, a share of which are wrong, and score the features by linear evaluation.
 
-    "labels" pairs two images with the same label, after a share of labels was flipped to the class
-    with the nearest mean image. "crops" pairs two views of an image, each of which is cropped to a
-    fifth of the width and height with probability eta. The optional column "epochs" replaces the
-    number of steps.
+    "labels" pairs two images with the same noisy label. "crops" pairs two views of an image, each
+    of which is cropped to a fifth of the width and height with probability eta. The optional column
+    "epochs" replaces the number of steps.
     """
     images, test = sample(cell, cell["items"], cell["tested"])
     views, eta = Views(**cell["views"]), cell["eta"]
     how = {"batch_size": cell["batch_size"], "two_views": True, "seed": cell["seed"]}
     if cell["noise"] == "labels":
-        others = similar_classes(images.pixels, images.labels)
+        others = next_classes(CLASSES)
         labels = torch.from_numpy(class_noise(images.labels, eta, others, cell["seed"]))
         batches: TensorBatches = Partners(images.pixels, labels=labels, augment=views, **how)
     else:

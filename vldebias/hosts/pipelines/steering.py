@@ -242,18 +242,17 @@ class Steering(Hook):
             # The gate needs an extra pass, which would change the contents of the cache.
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be analysed, and the gate,"
-                " which would examine the denoiser instead, does not work while a cache is enabled,"
-                " so nothing was changed. Call disable_cache() on the denoiser"
+                "the call passes embeddings, and the gate, which would examine the denoiser"
+                " instead, does not work while a cache is enabled, so nothing was changed. Call"
+                " disable_cache() on the denoiser"
             )
         elif all(edit.can_read for edit in self.edits):
             call.asks_gate = True
         else:
             attachment.log.begin()
             attachment.warn_once(
-                "the call passes embeddings or a prompt that cannot be analysed, and the edit has"
-                " no gate to decide whether the attribute is left open, so nothing was changed;"
-                " pass a plain prompt"
+                "the call passes embeddings, and the edit has no gate to decide whether the"
+                " attribute is left open, so nothing was changed; pass a plain prompt"
             )
 
     def _generators(self) -> object:

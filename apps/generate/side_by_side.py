@@ -224,7 +224,7 @@ class SideBySide:
 
     def sentences(self) -> list[str]:
         """Return a sentence on the requested and observed counts for each attribute and row."""
-        lines = []
+        lines: list[str] = []
         for prompt_set in self.request.attributes:
             lines.extend(self._sentence(method, prompt_set.name) for method in self.methods)
         return lines

@@ -191,8 +191,8 @@ class Tools:
             if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 low, high = row.interval
-                share = {"value": value, "share": row.value, "low": low, "high": high}
-                share_of_prompt[prompt] = share
+                facts = {"value": value, "share": row.value, "low": low, "high": high}
+                share_of_prompt[prompt] = facts
         audited = []
         for prompt, advice in task.settings["prompts"].items():
             share = share_of_prompt.get(prompt, {})

@@ -239,7 +239,7 @@ class Lazily:
 
 
 def lazy_names(
-    package: str, others: Mapping[str, str] | None = None
+    package: str, hidden: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package that imports names on first use.
 
@@ -248,10 +248,10 @@ def lazy_names(
 
     Args:
         package: the full name of the package.
-        others: a mapping from other names, which `__all__` leaves out, to their modules.
+        hidden: a mapping from other names, which `__all__` leaves out, to their modules.
     """
-    own = _reexports(package)
-    home_of_name = {**own, **(others or {})}
+    exported = _reexports(package)
+    home_of_name = {**exported, **(hidden or {})}
 
     def get(name: str) -> object:
         if name not in home_of_name:
@@ -273,7 +273,7 @@ def lazy_names(
         setattr(sys.modules[package], name, value)
         return value
 
-    names = sorted(own)
+    names = sorted(exported)
     return get, lambda: names, names
 
 

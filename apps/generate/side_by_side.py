@@ -224,9 +224,10 @@ class SideBySide:
 
     def sentences(self) -> list[str]:
         """Return a sentence on the requested and observed counts for each attribute and row."""
-        lines: list[str] = []
+        lines = []
         for prompt_set in self.request.attributes:
-            lines.extend(self._sentence(method, prompt_set.name) for method in self.methods)
+            for method in self.methods:
+                lines.append(self._sentence(method, prompt_set.name))
         return lines
 
     def _sentence(self, method: str, attribute: str) -> str:

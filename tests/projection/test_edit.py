@@ -29,7 +29,7 @@ from vldebias.projection.card import model_card
 from vldebias.projection.edit import Edit, Rowwise, _digest
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.projection.projection import CalibratedProjection
-from vldebias.projection.provenance import Provenance
+from vldebias.projection.provenance import Choice, Provenance
 
 FILES = {"projection.safetensors", "README.md"}
 

@@ -11,7 +11,7 @@ import pytest
 import vldebias
 from vldebias.errors import SuspectInputWarning
 from vldebias.reranking.candidates import unit_products
-from vldebias.reranking.index import NOBODY, IndexGroups
+from vldebias.reranking.index import NOBODY, IndexGroups, _products_and_sample
 from vldebias.reranking.nearest import NearestText, labels_and_margins, shares_near
 
 D = 12
@@ -276,3 +276,14 @@ def test_an_image_exactly_on_the_border_is_not_near_it() -> None:
     labels = NearestText(("f", "m"), np.eye(2), np.array([0.5, 0.5]), np.empty((0, 2, 2)))
     _, is_near = labels.predict(np.array([[0.75, 0.25], [0.75, 0.5]]))
     assert is_near.tolist() == [False, True]
+
+
+def test_the_sample_of_a_stream_is_regular_and_bounded() -> None:
+    number_of_row = np.arange(60_000.0)
+    vectors = np.stack([np.ones(60_000), number_of_row], axis=1)
+    blocks = list(vectors.reshape(60, 1000, 2))
+    products, sampled, rows = _products_and_sample(blocks, np.eye(2)[:1])
+    assert products.shape == (60_000, 1)
+    assert len(rows) <= 20_000
+    assert set(np.diff(rows[:, 1])) == {4}
+    assert np.array_equal(sampled, products[rows[:, 1].astype(int)])

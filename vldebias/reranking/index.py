@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ _KIND = "vldebias index groups"
 _FORMAT = 2
 _PARTS = ("texts", "borders", "wordings")  # arrays of each attribute in a saved file
 _COMPARED_ROWS = 2000  # number of rows for which wordings are compared
+_MOST_SAMPLED = 20000  # number of rows kept to choose these from, which bounds the memory
 # If fewer images than this share look like nobody, they hardly change the shares, and most of them
 # show small people. Then, all images have a group.
 _FEW_SCENES = 1 / 3
@@ -172,16 +173,11 @@ class IndexGroups:
         texts = [values.numpy().astype(np.float64) for values in classifiers]
         person = _direction_of_people(problem, role, texts, nobody)
         directions = _directions(texts, person)
-        parts, samples = [], []
-        for block in _blocks(features):
-            parts.append(unit_products(block, directions))
-            samples.append(_some(as_floats(block, "features")))
-        products = np.concatenate(parts)
+        products, sampled, rows = _products_and_sample(features, directions)
         if _people(products, person).sum() > (1 - _FEW_SCENES) * len(products):
             person = None
         cosines = products[_people(products, person), :-1]
-        sampled = np.concatenate([_some(part) for part in parts])
-        rows = _some(np.concatenate(samples)[_people(sampled, person)])
+        rows = _some(rows[_people(sampled, person)])
         attributes = []
         doubt = ""
         for prompt_set, values, columns in zip(
@@ -481,7 +477,22 @@ def _direction_of_people(
     return direction
 
 
-def _some(rows: Floats) -> Floats:
+def _products_and_sample(features: object, directions: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return all products (n, m) with directions (m, d), and those of a sample of rows (s, d)."""
+    parts, samples = [], []
+    step = 1
+    for block in _blocks(features):
+        parts.append(unit_products(block, directions))
+        rows = as_floats(_some(block)[::step], "features")
+        samples.append(np.hstack([_some(parts[-1])[::step], rows]))
+        if sum(map(len, samples)) > _MOST_SAMPLED:
+            samples = [np.concatenate(samples)[::2].copy()]
+            step *= 2
+    sampled, rows = np.split(np.concatenate(samples), [len(directions)], axis=1)
+    return np.concatenate(parts), sampled, rows
+
+
+def _some(rows: Any) -> Any:
     """Return at most `_COMPARED_ROWS` of the rows, in regular intervals."""
     return rows[:: -(-len(rows) // _COMPARED_ROWS) or 1]
 

@@ -25,6 +25,7 @@ from vldebias.reranking.index_search import search_page
 from vldebias.utils.arrays import Mask, Rows
 
 BLOCK = 1 << 13  # rows converted to float64 at a time
+QUERIES_AT_ONCE = 8  # queries whose scores are kept at a time, because reading rows takes long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +115,19 @@ class Rankings:
         for method in methods:
             name = method.name
             order = quota if method.order == "default" else RERANKERS[method.order]
-            blocks_of_images = list(self.known_images(name).split(BLOCK))
             lists = []
-            for query in self.queries[name]:
-                blocks = [block.double() @ query.double() for block in blocks_of_images]
-                scores = torch.cat(blocks).numpy().round(12)
-                found = groups.candidates(scores, rows, POOL)
-                lists.append(found.ranked[:length] if groups.doubt else order(found, length))
+            for some in self.queries[name].double().split(QUERIES_AT_ONCE):
+                scores = np.empty((len(some), n))
+                start = 0
+                for block in self.known_images(name).split(BLOCK):
+                    stop = start + len(block)
+                    images_of_block = block.double()
+                    for query, scores_of_query in zip(some, scores, strict=True):
+                        scores_of_query[start:stop] = (images_of_block @ query).numpy()
+                    start = stop
+                for scores_of_query in scores:
+                    found = groups.candidates(scores_of_query.round(12), rows, POOL)
+                    lists.append(found.ranked[:length] if groups.doubt else order(found, length))
             self.reranked[name] = np.stack(lists)
             # All orders except FA*IR reserve the same ranks for a label in every resample, so store
             # the labels.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 
 from eval.tables import RESULTS, read, rows_in, span, table
 from vldebias.measure.resampling import wilson_interval
@@ -44,12 +43,11 @@ def prompt_readings() -> str:
 def wrong_changes() -> str:
     """Write how many of 100 prompts of each kind are changed, and how many of them wrongly."""
     _, counts = read_readings()
-    parts = []
+    lines = [["of 100", "changed", "wrongly"]]
     for kind, row in counts.items():
         changed, wrong = (100 * row[count] / row["prompts"] for count in ("changed", "wrong"))
-        parts.append(f"of 100 {NOUNS[kind]}, {changed:.1f} are changed, {wrong:.1f} wrongly")
-    text = f"{'; '.join(parts)} (`eval/results/prompt_readings.json`)."
-    return f"\n{textwrap.fill(text[0].upper() + text[1:], 150)}\n\n"
+        lines.append([NOUNS[kind], f"{changed:.1f}", f"{wrong:.1f}"])
+    return table(*lines, note="From `eval/results/prompt_readings.json`.")
 
 
 def _share(count: int, n: int) -> str:

@@ -95,12 +95,14 @@ def _cells(result: Result, about: TaskProvenance) -> dict[str, str]:
 
 def _reasons(result: Result, section: str) -> str:
     """Write why each default stays that is clearly behind an alternative, with the source."""
-    behind_of_reason: dict[str, list[str]] = {}
+    cases_of_rival: dict[tuple[str, str], list[str]] = {}
     for task, rival in sorted(behind(result)):
         if task.startswith(section):
-            place = f"`{rival}` ({task.partition(', ')[2] or task.partition(': ')[2]})"
-            behind_of_reason.setdefault(REASONS[task, rival], []).append(place)
+            case = task.partition(", ")[2] or task.partition(": ")[2]
+            cases_of_rival.setdefault((rival, REASONS[task, rival]), []).append(case)
     note = ""
-    for reason, places in behind_of_reason.items():
-        note += f"- Clearly better than the default: {'; '.join(places)}. {reason}\n"
+    for (rival, reason), cases in cases_of_rival.items():
+        note += (
+            f"- `{rival}` is clearly better than the default here: {'; '.join(cases)}. {reason}\n"
+        )
     return f"{note}\nFrom `eval/results/{RESULT}.json`.".strip()

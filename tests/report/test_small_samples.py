@@ -68,7 +68,7 @@ def test_terminal_page_notebook_and_file_mark_rows_with_few_units(tmp_path: Path
     made = result(rows, protocol("generation"))
     shown = text(made)
     assert "0.40 [0.30, 0.50] few professions" in shown
-    assert "(those marked: under 92%)" in shown
+    assert '(where "few": too narrow)' in shown
     page = render(made, tmp_path / "index.html", run_folder=tmp_path).read_text(encoding="utf-8")
     assert page.index("<small>few professions</small>") < page.index(FEW_NOTE)
     assert page.index(FEW_NOTE) < page.index("<details", page.index("<table"))

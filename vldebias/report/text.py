@@ -63,7 +63,7 @@ def text(
     shown += _verdicts(concluded, width, max_lines - len(shown) - len(notes) - ROWS - 2)
     head = f"{result.name}: values and changes, with 95% intervals"
     if (summaries.few != "").any():
-        head += " (those marked: under 92%)"
+        head += ' (where "few": too narrow)'
     shown += wrapped(head, width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(summaries, concluded, max(room, ROWS if concluded else 0))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor, nn
 
-    from vldebias.prompts import PromptSet
+    from vldebias.prompts.prompt_set import PromptSet
 
 T = TypeVar("T")
 

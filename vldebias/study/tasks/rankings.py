@@ -116,13 +116,13 @@ class Rankings:
             name = method.name
             order = quota if method.order == "default" else RERANKERS[method.order]
             lists = []
-            for some in self.queries[name].double().split(QUERIES_AT_ONCE):
-                scores = np.empty((len(some), n))
+            for vectors in self.queries[name].double().split(QUERIES_AT_ONCE):
+                scores = np.empty((len(vectors), n))
                 start = 0
                 for block in self.known_images(name).split(BLOCK):
                     stop = start + len(block)
                     images_of_block = block.double()
-                    for query, scores_of_query in zip(some, scores, strict=True):
+                    for query, scores_of_query in zip(vectors, scores, strict=True):
                         scores_of_query[start:stop] = (images_of_block @ query).numpy()
                     start = stop
                 for scores_of_query in scores:

@@ -5,7 +5,6 @@ answer literally, with files in place that the answer asks for. The mistakes wer
 signatures and `--help`, before anybody read the code that answers them.
 """
 
-import json
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -405,7 +404,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         )
         for name in ("first", "second"):
             result.write(f"{name}/result.json")
-        register_tiny_architecture()
+        register_tiny_architecture(patch)
         torch.save(open_clip.create_model("tiny").state_dict(), "tiny.pt")
         # The page for labelling would be served until somebody stops it.
         patch.setattr("apps.label.page.serve", lambda *_, **__: None)
@@ -420,13 +419,12 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         }
 
 
-def register_tiny_architecture() -> None:
-    """Register an architecture of open_clip whose weights are a small file."""
+def register_tiny_architecture(patch: pytest.MonkeyPatch) -> None:
+    """Register a small architecture of open_clip until the patch ends."""
     vision = {"image_size": 32, "layers": 1, "width": 16, "head_width": 8, "patch_size": 16}
     text = {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1}
     facts = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
-    Path("tiny.json").write_text(json.dumps(facts))
-    open_clip.add_model_config("tiny.json")
+    patch.setitem(open_clip.factory._MODEL_CONFIGS, "tiny", facts)
 
 
 def run(typed: str, names: dict[str, Any]) -> str:

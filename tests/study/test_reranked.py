@@ -86,6 +86,17 @@ def test_the_row_is_a_quota_by_zero_shot_labels(world: dict[str, Any], result: R
     assert row.change[2] < 0, "re-ranking leaning queries helps beyond chance"
 
 
+def test_images_and_queries_are_read_in_parts(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vldebias.study.tasks.rankings.BLOCK", 150)
+    monkeypatch.setattr("vldebias.study.tasks.rankings.QUERIES_AT_ONCE", 2)
+    found = measured(world, ["rerank"])
+    for query, skew in zip(QUERIES, naive_skews(world), strict=True):
+        row = found.row("retrieval gender", f"max_skew@{K}", "rerank", subset=query)
+        assert row.value == pytest.approx(skew, abs=1e-9)
+
+
 def test_the_combined_row_is_a_quota_on_the_results_of_the_default(
     world: dict[str, Any], result: Result
 ) -> None:

@@ -203,8 +203,8 @@ def _generate(
 
     from .side_by_side import side_by_side
 
-    print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
+    print_message(f"writing images to {folder}")
     try:
         with only_writer(folder), Progress(err()) as progress:
             images = side_by_side(pipe, request, folder, progress=progress)

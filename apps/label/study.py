@@ -72,7 +72,8 @@ class ImageFolder:
                 from several tasks.
         """
         if not folder.is_dir():
-            raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
+            problem = "got a file" if folder.is_file() else "no such folder"
+            raise InvalidInputError(f"{folder}: {problem}; expected a folder of images to label")
         root = _drawn_folder(folder)
         if root is None:
             return _of_files(folder, limit)

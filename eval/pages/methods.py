@@ -41,7 +41,7 @@ LISTED = {
 
 def declared() -> str:
     """Write the table of all methods and the images that they need, from their declarations."""
-    lines = [["name", "images", "what it does"]]
+    lines = [["name", "needs images", "what it does"]]
     for method in DECLARED.values():
         # The text above the table describes the default and the settings of the paper.
         if not method.name.startswith(("none", "default", "paper")):
@@ -253,9 +253,14 @@ def searched() -> str:
             true, held = value[task, "none", "", "true"], value[task, SEARCH, "", "held"]
             cells.append(f"{held - true:+.2f}")
             lines.append(cells)
-    for title in ("indexes and collections", "rare groups"):
+    averaged = {
+        "indexes and collections": f"{_number('index')} indexes without rare groups,"
+        f" {_number('filter')} filters with `within`, {_number('collection')} collections",
+        "rare groups": f"{_number('rare')} indexes with a rare group",
+    }
+    for title, cases in averaged.items():
         for method in METHOD:
-            cells = [f"**mean of {title}**, {METHOD[method]}"]
+            cells = [f"**mean of {cases}**, {METHOD[method]}"]
             for k in SHOWN:
                 place = (f"all: {title}", method, f"k = {k}")
                 cells.append(
@@ -281,10 +286,15 @@ def searched() -> str:
     return f"\n{explained}\n{table(*lines, note=source)}"
 
 
+def _number(kind: str) -> int:
+    """Return the number of indexes, filters or collections that were searched."""
+    return len({row.task for row in read("search_index").rows if row.task.startswith(f"{kind}: ")})
+
+
 def search_range() -> str:
     """Write the mean and the range over indexes of what a search leaves, keeps and worsens."""
     rows = [row for row in read("search_index").rows if row.task.startswith(GENDER_INDEXES)]
-    lines = [["", "skew left", "worst index", "queries that get worse", "results that stay"]]
+    columns = [["", "skew left", "worst index", "queries that get worse", "results that stay"]]
     for k in SHOWN:
         cells: dict[str, dict[str, float]] = {"left": {}, "stay": {}, "worse": {}}
         for row in rows:
@@ -292,7 +302,7 @@ def search_range() -> str:
             if is_shown and row.metric in cells:
                 cells[row.metric][row.task.partition(": ")[2]] = row.value
         left, stay, worse = (values.values() for values in cells.values())
-        lines.append(
+        columns.append(
             [
                 f"first {k}",
                 f"{mean(left):.2f} ({min(left):.2f} to {max(left):.2f})",
@@ -303,10 +313,10 @@ def search_range() -> str:
         )
     count = len({row.task for row in rows})
     note = (
-        f"Means over {count} indexes by gender, without a filter, with their ranges. Below 0: more"
-        " even than chance."
+        f"Means over {count} indexes by gender, {_number('rare')} of them with a rare group, and"
+        " their ranges. Below 0: more even than chance."
     )
-    return table(*lines, note=note)
+    return table(*zip(*columns, strict=True), note=note)
 
 
 METHOD = {

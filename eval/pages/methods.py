@@ -66,13 +66,14 @@ def compared(result: Result, task: str, names: Container[str] | None = None) -> 
         gain = "MaxSkew"
         cost = "retained hits"
         metric = "retained"
-    lines = [["method", "needs", f"{gain} [95%]", "change from none [95%]", cost]]
+    lines = [["method", f"{gain} [95%]", cost, "change from none [95%]", "needs"]]
     for method in rows.methods:
         if names is not None and rows.fact(method, "name") not in names:
             continue
         main = rows.rows[rows.main, method]
         paid = f"{rows.rows[metric, method].value:.3f}"
-        lines.append([*described(rows, method), span(main), moved(main), paid])
+        called, needs = described(rows, method)
+        lines.append([called, span(main), paid, moved(main), needs])
     return table(*lines).strip()
 
 
@@ -104,7 +105,8 @@ def counts(n: Mapping[str, int]) -> str:
 def groups() -> str:
     """Write the change in worst-group accuracy by each method, with one column per data set."""
     tasks = {title: Rivals(read(name), task) for title, (name, task) in GROUPS.items()}
-    lines = [["method", "needs", *tasks, "average on photographs"]]
+    photographs, *rendered = tasks
+    lines = [["method", photographs, f"average on {photographs}", *rendered, "needs"]]
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
@@ -113,9 +115,10 @@ def groups() -> str:
             continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
-        average = tasks["photographs"].rows.get(("average", method))
-        cells.append("" if average is None else f"{average.value:.3f}")
-        lines.append([*described(facts, method), *cells])
+        average = tasks[photographs].rows.get(("average", method))
+        cells.insert(1, "" if average is None else f"{average.value:.3f}")
+        called, needs = described(facts, method)
+        lines.append([called, *cells, needs])
     note = "; ".join(f"{title}: {counts(rows.about.n)}" for title, rows in tasks.items())
     return table(
         *lines,
@@ -169,20 +172,17 @@ def true_shares() -> str:
 
 
 def reranked() -> str:
-    """Write what query edits and re-ranking leave of the skew, and their cost."""
-    names = {"query edit": "edit", "re-rank": "re-ranking"}
+    """Write what re-ranking and query edits leave of the skew, and their cost."""
+    names = {"re-rank": "re-ranking", "query edit": "edit of the query"}
     rows = read("rerank").rows
     value = {(row.task, row.metric, row.method): row.value for row in rows}
-    columns = ["skew left (worst)", "hits", "stay"]
-    head = [f"{name}: {column}" for name in names.values() for column in columns]
-    lines = [["galleries", *head]]
+    lines = [["galleries", *names.values()]]
     for task in dict.fromkeys(task for task, *_ in value if task.startswith("all: collections")):
         cells = []
         for method in names:
-            figures = (value[task, name, method] for name in ("left", "left_most", "retained"))
-            left, worst, retained = figures
-            cells += [f"{left:.2f} ({worst:.2f})", f"{retained:.2f}"]
-            cells.append(f"{value[task, 'stay', method]:.2f}")
+            metrics = ("left", "left_most", "retained", "stay")
+            left, worst, retained, stay = (value[task, metric, method] for metric in metrics)
+            cells.append(f"{left:.2f} (worst {worst:.2f})<br>hits {retained:.2f}, stay {stay:.2f}")
         lines.append([task.removeprefix("all: collections, "), *cells])
     cells = []
     for method in names:
@@ -192,13 +192,12 @@ def reranked() -> str:
             if row.task.startswith("flickr, gender, 20% female")
             and (row.metric, row.method) == ("left", method)
         ]
-        cells += [f"{min(samples):.2f} to {max(samples):.2f}", "", ""]
+        cells.append(f"{min(samples):.2f} to {max(samples):.2f}")
     lines.append(["Flickr8k, 20% women", *cells])
     note = (
-        "Skew left: the share of the skew above chance that remains (1: the unedited search), as a"
-        " mean over galleries, with the worst of them; in the last row, over samples. Hits:"
-        " retained hits. Stay: the share of the first k results that are the same as before. From"
-        " `eval/results/rerank.json`."
+        "The share of the skew above chance that is left (1: the unedited search), as a mean over"
+        " galleries, with the worst of them; in the last row, over samples. The cost: retained"
+        " hits, and the share of the first k results that stay. From `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
 

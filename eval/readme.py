@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"front": front.front, "needs": front.needs_of_commands},
     "docs/explanation/results.md": {
-        "window": front.window,
+        **{job: partial(front.window, job) for job in front.WINDOW},
         "cases": front.cases,
         "promises": promises.promises,
         "by_texts": promises.by_texts,
@@ -56,6 +56,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "rince": partial(sources.reported, "rince"),
         "negatives": partial(sources.reported, "negatives"),
         "others": partial(sources.reported, "others"),
+        "not_built": sources.not_built,
         "states": sources.states,
         "real": real.measured,
     },

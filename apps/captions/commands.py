@@ -58,7 +58,7 @@ def vqa(
 ) -> None:
     """Measure which gender, age or race a model answers about images, and how often it is wrong.
 
-    Prints right and wrong answers and "cannot tell" by group, and writes a page. With --model, the
+    Prints right, wrong and missing answers by group, and writes a page. With --model, the
     model is asked in every cyclic order of the options. Otherwise, the answers are in the table.
     Columns are image, label (a value or unclear), and answer; optionally question, options (or
     ans0, ans1, ans2, or A to E), noun and model.

@@ -1,4 +1,4 @@
-"""Write the first table in the README, and the table in `docs/explanation/results.md`."""
+"""Write the first table in the README, and the tables by job in `docs/explanation/results.md`."""
 
 from __future__ import annotations
 
@@ -51,54 +51,54 @@ class Line:
         """Return the row of the measure of bias."""
         return self.rows.loc[self.row, self.metric]
 
-    @property
-    def main_cost(self) -> tuple[str, Any]:
-        """Return the name of the first cost, and its row."""
-        metric, title = next(iter(self.costs.items()))
-        return title, self.rows.loc[self.row, metric]
-
     def cells(self) -> list[str]:
         """Return the cells of the line, with the intervals of values rather than changes."""
         bias = self.bias
         before = f"{bias.title} {value_and_interval(self.rows.loc['none', self.metric])}"
+        if not np.isnan(bias.chance):
+            before += f"<br>chance: {bias.chance:.2f}"
+            if bias.is_assigned:
+                before += f", even assignment: {bias.chance_after:.2f}"
         after = value_and_interval(bias)
         if bias.verdict == "worse":
             after += ", **worse**"
         elif bias.verdict not in ("", "better"):
             after += f", {bias.verdict}"
-        chance = "-"
-        if not np.isnan(bias.chance):
-            even = f", even assignment {bias.chance_after:.2f}" if bias.is_assigned else ""
-            chance = f"{bias.chance:.2f}{even}"
-        return [f"{self.task}: {self.how}", before, after, chance, self.paid(), _n(bias)]
+        return [f"{self.how}: {self.task} ({_n(bias)})", before, f"{after}<br>{self.paid()}"]
 
     def brief(self) -> list[str]:
         """Return the cells of the line in the README: one cost, and no chance level."""
         bias = self.bias
-        title, cost = self.main_cost
+        metric, title = next(iter(self.costs.items()))
+        cost = self.rows.loc[self.row, metric]
         text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
         if cost.verdict != "worse":
-            text = f"no loss found: {text}"
-        elif cost.high - cost.low > 0.1:  # a narrower interval would not change what readers think
-            text += f" [{cost.low:.2f}, {cost.high:.2f}]"
+            text = f"no clear loss: {text}"
+        else:
+            text = f"cost: {text}"
+            if cost.high - cost.low > 0.1:  # a narrower one would not change what readers think
+                text += f" [{cost.low:.2f}, {cost.high:.2f}]"
         before = f"{bias.title} {bias.before:.2f}"
-        task = f"{self.task} ({_n(bias)}): {self.how}"
-        return [task, before, value_and_interval(bias), text]
+        task = f"{self.how}: {self.task} ({_n(bias)})"
+        return [task, before, f"{value_and_interval(bias)}<br>{text}"]
 
     def paid(self) -> str:
-        """Format each cost before and after, with its interval if the cost increased."""
+        """Format the costs with their intervals, and what was not found to get worse."""
         costs = []
+        kept = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in self.rows.index:
                 continue
             cost = self.rows.loc[self.row, metric]
             text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
-            if np.isnan(cost.before):  # the cost is relative to the hits before the edit
-                text = f"{title} {cost.value:.2f}"
             if cost.verdict == "worse":
-                text += f" [{cost.low:.2f}, {cost.high:.2f}]"
-            costs.append(text)
-        return ", ".join(costs)
+                costs.append(f"{text} [{cost.low:.2f}, {cost.high:.2f}]")
+            elif cost.better == "neither":  # replaced results are a cost, but not a loss of quality
+                costs.append(text)
+            else:
+                kept.append(text)
+        parts = {"cost": costs, "no clear loss": kept}
+        return "<br>".join(f"{name}: {', '.join(part)}" for name, part in parts.items() if part)
 
 
 def _n(row: Any) -> str:
@@ -126,12 +126,12 @@ BIRDS = (
     "worst_group",
     {
         "average_reweighted": "average accuracy at the training frequencies",
-        "average": "with groups as in the test set",
+        "average": "average accuracy with the test set's groups",
         "worst_group_auc": "worst-group AUC",
     },
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
-EVEN, UNEVEN = (f"index: portraits, women {share}%" for share in (50, 20))
+EVEN = "index: portraits, women 50%"
 WRITTEN = "professions, as people write them"
 COUNTED_BY_ONE = (
     "stated_values",
@@ -147,67 +147,72 @@ PACKAGED = (
     "max_skew@20",
     {"retained@20": "retained hits", "stay@20": "results that stay"},
 )
-WINDOW = (
-    Line(
-        "people, everyday prompts, small model",
-        "balanced prompts (default)",
-        *PEOPLE,
-        "balanced-prompts",
-        WRITTEN,
+WINDOW = {
+    "generating": (
+        Line(
+            "people in everyday prompts, small model",
+            "balanced prompts (default)",
+            *PEOPLE,
+            "balanced-prompts",
+            WRITTEN,
+        ),
+        Line(
+            "Stable Diffusion 3.5, public images counted by one person who knew the prompt",
+            "female and male stated in turn",
+            *COUNTED_BY_ONE,
+            "balanced-prompts",
+        ),
+        Line(
+            "people in everyday prompts, small model",
+            "the paper's projection, `cali`",
+            *PEOPLE,
+            "cali",
+            WRITTEN,
+        ),
+        Line(
+            "people, guidance 7.5, small model",
+            "`cross-attention`, with unchanged prompts",
+            *STEERED,
+            "cross-attention",
+            GENDER,
+        ),
     ),
-    Line(
-        "Stable Diffusion 3.5, public images counted by one person who knew the prompt",
-        "female and male stated in turn",
-        *COUNTED_BY_ONE,
-        "balanced-prompts",
+    "searching": (
+        Line("the packaged photographs", "re-ranking (`rerank`)", *PACKAGED, "rerank"),
+        Line(
+            "CelebA, even gallery",
+            "edit of the query (`difference+equalise`)",
+            *SEARCH,
+            DECLARED["difference+equalise"].title,
+        ),
     ),
-    Line(
-        "people, everyday prompts, small model",
-        "the paper's projection, `cali`",
-        *PEOPLE,
-        "cali",
-        WRITTEN,
+    "classifying": (
+        Line("classifying cartoon birds", "edit from text (default)", *BIRDS, "default"),
+        Line(
+            "classifying cartoon birds",
+            "no edit, threshold at the median score",
+            *BIRDS,
+            "none@median",
+        ),
+        Line(
+            "classifying CelebA by age",
+            "edit from text (default)",
+            *AGES,
+            "difference of the values",
+        ),
     ),
-    Line(
-        "people, guidance 7.5, small model",
-        "unchanged prompts, `cross-attention`",
-        *STEERED,
-        "cross-attention",
-        GENDER,
-    ),
-    Line(
-        "searching CelebA, even gallery",
-        "the query edited, `difference+equalise`",
-        *SEARCH,
-        DECLARED["difference+equalise"].title,
-    ),
-    Line(
-        "searching the packaged photographs",
-        "`rerank`",
-        *PACKAGED,
-        "rerank",
-    ),
-    Line(
-        "classifying CelebA by age",
-        "edit from text (default)",
-        *AGES,
-        "difference of the values",
-    ),
-    Line("classifying cartoon birds", "edit from text (default)", *BIRDS, "default"),
-    Line(
-        "classifying cartoon birds", "no edit, threshold at the median score", *BIRDS, "none@median"
-    ),
-)
-# The README has these lines and that of `_searched`.
-FRONT = (WINDOW[0], WINDOW[1], WINDOW[7])
+}
+"""A mapping from jobs to the lines of their tables, with the default first."""
+# The README has these lines and those of `_searched`.
+FRONT = (*WINDOW["generating"][:2], WINDOW["classifying"][0])
 
 
 def front() -> str:
     """Write the table in the README, with its source."""
     files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
-    head = ["task and method", "before", "after", "main cost"]
+    head = ["method and task", "before", "after, and main cost"]
     people, real, birds = (line.brief() for line in FRONT)
-    rows = table(head, people, real, _searched(), birds)
+    rows = table(head, people, real, *_searched(), birds)
     return f"{rows}From {files}, `eval/results/search_index.json`.\n\n"
 
 
@@ -221,28 +226,29 @@ def _searches() -> dict[str, dict[str, float]]:
     return dict(sorted(found.items(), key=lambda item: item[1]["left"]))
 
 
-def _searched() -> list[str]:
-    """Return the cells for searches of large indexes, with the worst one for gender."""
+def _searched() -> list[list[str]]:
+    """Return the cells for searches of an even index and of the worst one for gender."""
     searches = _searches()
     worst = list(searches)[-1]
-    even_left, uneven_left, worst_left = (searches[i]["left"] for i in (EVEN, UNEVEN, worst))
-    even_stay, uneven_stay, worst_stay = (searches[i]["stay"] for i in (EVEN, UNEVEN, worst))
-    return [
-        "searching 100,000 portraits (blends of three photographs): `queries.search`",
-        "one group's surplus: 100%",
-        f"{even_left:.0%} left if half of the index shows women, {uneven_left:.0%} if a fifth"
-        f" does, {worst_left:.0%} in the worst of {len(searches)} indexes"
-        f" ({worst.partition(': ')[2]})",
-        f"{even_stay:.0%}, {uneven_stay:.0%} and {worst_stay:.0%} of the first 50 results stay;"
-        f" {searches[EVEN]['worse']:.0%}, {searches[UNEVEN]['worse']:.0%} and"
-        f" {searches[worst]['worse']:.0%} of the queries get worse",
-    ]
+    row_of_index = {
+        EVEN: "100,000 portraits (blends of three photographs), half of them women",
+        worst: f"the worst of {len(searches)} indexes ({worst.partition(': ')[2]})",
+    }
+    lines = []
+    for index, title in row_of_index.items():
+        left, stay, harmed = (searches[index][metric] for metric in ("left", "stay", "worse"))
+        after = f"{left:.0%} left<br>cost: {stay:.0%} of the first 50 results stay"
+        after += f", {harmed:.0%} of the queries get worse"
+        lines.append([f"`queries.search`: {title}", "one gender's surplus: 100%", after])
+    return lines
 
 
-def window() -> str:
-    """Write all lines, with benefits and costs."""
-    head = ["task", "before", "after", "chance", "cost", "n"]
-    return table(head, *(line.cells() for line in WINDOW))
+def window(job: str) -> str:
+    """Write the lines of a job, with benefits and costs."""
+    files = dict.fromkeys(f"`eval/results/{line.result}.json`" for line in WINDOW[job])
+    head = ["method and task", "before", "after, and what it costs"]
+    note = f"From {', '.join(files)}."
+    return table(head, *(line.cells() for line in WINDOW[job]), note=note)
 
 
 # The values of two measures without a method: the measure, the rows of a result, and the case.

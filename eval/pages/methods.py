@@ -41,7 +41,7 @@ LISTED = {
 
 def declared() -> str:
     """Write the table of all methods and the images that they need, from their declarations."""
-    lines = [["name", "images", "what it does"]]
+    lines = [["name", "needs images", "what it does"]]
     for method in DECLARED.values():
         # The text above the table describes the default and the settings of the paper.
         if not method.name.startswith(("none", "default", "paper")):
@@ -66,13 +66,14 @@ def compared(result: Result, task: str, names: Container[str] | None = None) -> 
         gain = "MaxSkew"
         cost = "retained hits"
         metric = "retained"
-    lines = [["method", "needs", f"{gain} [95%]", "change from none [95%]", cost]]
+    lines = [["method", f"{gain} [95%]", cost, "change from none [95%]", "needs"]]
     for method in rows.methods:
         if names is not None and rows.fact(method, "name") not in names:
             continue
         main = rows.rows[rows.main, method]
         paid = f"{rows.rows[metric, method].value:.3f}"
-        lines.append([*described(rows, method), span(main), moved(main), paid])
+        called, needs = described(rows, method)
+        lines.append([called, span(main), paid, moved(main), needs])
     return table(*lines).strip()
 
 
@@ -104,7 +105,8 @@ def counts(n: Mapping[str, int]) -> str:
 def groups() -> str:
     """Write the change in worst-group accuracy by each method, with one column per data set."""
     tasks = {title: Rivals(read(name), task) for title, (name, task) in GROUPS.items()}
-    lines = [["method", "needs", *tasks, "average on photographs"]]
+    photographs, *rendered = tasks
+    lines = [["method", photographs, f"average on {photographs}", *rendered, "needs"]]
     methods = dict.fromkeys(method for rows in tasks.values() for method in rows.methods)
     for method in methods:
         facts = next(rows for rows in tasks.values() if method in rows.methods)
@@ -113,9 +115,10 @@ def groups() -> str:
             continue
         measured = [rows.rows.get(("worst_group", method)) for rows in tasks.values()]
         cells = ["" if row is None else moved(row) or f"{row.value:.3f}" for row in measured]
-        average = tasks["photographs"].rows.get(("average", method))
-        cells.append("" if average is None else f"{average.value:.3f}")
-        lines.append([*described(facts, method), *cells])
+        average = tasks[photographs].rows.get(("average", method))
+        cells.insert(1, "" if average is None else f"{average.value:.3f}")
+        called, needs = described(facts, method)
+        lines.append([called, *cells, needs])
     note = "; ".join(f"{title}: {counts(rows.about.n)}" for title, rows in tasks.items())
     return table(
         *lines,
@@ -169,20 +172,17 @@ def true_shares() -> str:
 
 
 def reranked() -> str:
-    """Write what query edits and re-ranking leave of the skew, and their cost."""
-    names = {"query edit": "edit", "re-rank": "re-ranking"}
+    """Write what re-ranking and query edits leave of the skew, and their cost."""
+    names = {"re-rank": "re-ranking", "query edit": "edit of the query"}
     rows = read("rerank").rows
     value = {(row.task, row.metric, row.method): row.value for row in rows}
-    columns = ["skew left (worst)", "hits", "stay"]
-    head = [f"{name}: {column}" for name in names.values() for column in columns]
-    lines = [["galleries", *head]]
+    lines = [["galleries", *names.values()]]
     for task in dict.fromkeys(task for task, *_ in value if task.startswith("all: collections")):
         cells = []
         for method in names:
-            figures = (value[task, name, method] for name in ("left", "left_most", "retained"))
-            left, worst, retained = figures
-            cells += [f"{left:.2f} ({worst:.2f})", f"{retained:.2f}"]
-            cells.append(f"{value[task, 'stay', method]:.2f}")
+            metrics = ("left", "left_most", "retained", "stay")
+            left, worst, retained, stay = (value[task, metric, method] for metric in metrics)
+            cells.append(f"{left:.2f} (worst {worst:.2f})<br>hits {retained:.2f}, stay {stay:.2f}")
         lines.append([task.removeprefix("all: collections, "), *cells])
     cells = []
     for method in names:
@@ -192,13 +192,12 @@ def reranked() -> str:
             if row.task.startswith("flickr, gender, 20% female")
             and (row.metric, row.method) == ("left", method)
         ]
-        cells += [f"{min(samples):.2f} to {max(samples):.2f}", "", ""]
+        cells.append(f"{min(samples):.2f} to {max(samples):.2f}")
     lines.append(["Flickr8k, 20% women", *cells])
     note = (
-        "Skew left: the share of the skew above chance that remains (1: the unedited search), as a"
-        " mean over galleries, with the worst of them; in the last row, over samples. Hits:"
-        " retained hits. Stay: the share of the first k results that are the same as before. From"
-        " `eval/results/rerank.json`."
+        "The share of the skew above chance that is left (1: the unedited search), as a mean over"
+        " galleries, with the worst of them; in the last row, over samples. The cost: retained"
+        " hits, and the share of the first k results that stay. From `eval/results/rerank.json`."
     )
     return table(*lines, note=note)
 
@@ -253,9 +252,14 @@ def searched() -> str:
             true, held = value[task, "none", "", "true"], value[task, SEARCH, "", "held"]
             cells.append(f"{held - true:+.2f}")
             lines.append(cells)
-    for title in ("indexes and collections", "rare groups"):
+    averaged = {
+        "indexes and collections": f"{_number('index')} indexes without rare groups,"
+        f" {_number('filter')} filters with `within`, {_number('collection')} collections",
+        "rare groups": f"{_number('rare')} indexes with a rare group",
+    }
+    for title, cases in averaged.items():
         for method in METHOD:
-            cells = [f"**mean of {title}**, {METHOD[method]}"]
+            cells = [f"**mean of {cases}**, {METHOD[method]}"]
             for k in SHOWN:
                 place = (f"all: {title}", method, f"k = {k}")
                 cells.append(
@@ -281,10 +285,15 @@ def searched() -> str:
     return f"\n{explained}\n{table(*lines, note=source)}"
 
 
+def _number(kind: str) -> int:
+    """Return the number of indexes, filters or collections that were searched."""
+    return len({row.task for row in read("search_index").rows if row.task.startswith(f"{kind}: ")})
+
+
 def search_range() -> str:
     """Write the mean and the range over indexes of what a search leaves, keeps and worsens."""
     rows = [row for row in read("search_index").rows if row.task.startswith(GENDER_INDEXES)]
-    lines = [["", "skew left", "worst index", "queries that get worse", "results that stay"]]
+    columns = [["", "skew left", "worst index", "queries that get worse", "results that stay"]]
     for k in SHOWN:
         cells: dict[str, dict[str, float]] = {"left": {}, "stay": {}, "worse": {}}
         for row in rows:
@@ -292,7 +301,7 @@ def search_range() -> str:
             if is_shown and row.metric in cells:
                 cells[row.metric][row.task.partition(": ")[2]] = row.value
         left, stay, worse = (values.values() for values in cells.values())
-        lines.append(
+        columns.append(
             [
                 f"first {k}",
                 f"{mean(left):.2f} ({min(left):.2f} to {max(left):.2f})",
@@ -303,10 +312,10 @@ def search_range() -> str:
         )
     count = len({row.task for row in rows})
     note = (
-        f"Means over {count} indexes by gender, without a filter, with their ranges. Below 0: more"
-        " even than chance."
+        f"Means over {count} indexes by gender, {_number('rare')} of them with a rare group, and"
+        " their ranges. Below 0: more even than chance."
     )
-    return table(*lines, note=note)
+    return table(*zip(*columns, strict=True), note=note)
 
 
 METHOD = {

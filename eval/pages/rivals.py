@@ -7,16 +7,30 @@ from vldebias.measure.rows import NONE, Measurement, TaskProvenance
 from vldebias.report.result import Result
 
 RESULT = "simple_rivals"
-# A rival that the table leaves out: the default before the first release.
-FORMER = "images with tests"
-# What is measured in each section, and on what. Training is in `docs/fine-tuning.md`.
-SECTIONS = {
-    "classification": (
-        "Worst-group accuracy (higher is better), as a mean over rows: pairs of class prompts on a"
-        " sample of images. In parentheses: how many rows are clearly worse, and clearly better,"
-        " than with text alone"
+# What each section measures, and its tables by kind of input: the section of the result, and the
+# columns, with the default first. Training is in `docs/fine-tuning.md`.
+SECTIONS: dict[str, tuple[str, dict[str, tuple[str, tuple[str, ...]]]]] = {
+    "Search": (
+        "MaxSkew@k above chance (lower is better), as a mean over rows, which are galleries. In"
+        " parentheses: how many of the first results stay",
+        {"Collection": ("search", ("re-rank", "labels", NONE))},
     ),
-    "search": "MaxSkew@k above chance (lower is better), as a mean over galleries",
+    "Classification": (
+        "Worst-group accuracy (higher is better), as a mean over rows: pairs of class prompts, each"
+        " on a sample of images. In parentheses: how many rows are clearly better or worse than"
+        " with text alone",
+        {
+            "Without images": ("classification, without images", ("text alone", NONE)),
+            "With unlabelled images": (
+                "classification, unlabelled images",
+                ("boundary between parts", "text alone", "median"),
+            ),
+            "With 20 labelled images": (
+                "classification, 20 labelled images",
+                ("20 labels, if better", "20 labels", "text alone"),
+            ),
+        },
+    ),
 }
 EVEN = (
     "The median assumes that both classes are equally common, and always moves the boundary. With"
@@ -51,58 +65,54 @@ def behind(result: Result) -> set[tuple[str, str]]:
 
 
 def simple_rivals() -> str:
-    """Write a table for each section, with a row per family and a column per method."""
+    """Write a table for each kind of input, and why defaults stay that are behind a rule."""
     result = read(RESULT)
+    source = f"From `eval/results/{RESULT}.json`."
     blocks = []
-    for section, measured in SECTIONS.items():
-        families: dict[str, dict[str, str]] = {}
-        for about in result.provenance:
-            if str(about.settings["section"]).partition(",")[0] != section:
-                continue
-            family = f"{about.settings['family']} ({about.n['rows']})"
-            cells = families.setdefault(family, {})
-            for method, cell in _cells(result, about).items():
-                # A method is listed with every kind of input, and bold with its own.
-                if method not in cells or cell.startswith("**"):
-                    cells[method] = cell
-        methods = list(dict.fromkeys(method for cells in families.values() for method in cells))
-        lines = [["data (n)", *methods]]
-        for family, cells in families.items():
-            lines.append([family, *(cells.get(method, "") for method in methods)])
-        blocks.append(
-            f"\n### {section.capitalize()}\n\n{measured}. Bold: the default.\n"
-            f"{table(*lines, note=_reasons(result, section))}"
-        )
-    return "".join(blocks).rstrip() + "\n\n"
+    for heading, (measured, tables) in SECTIONS.items():
+        blocks.append(f"\n### {heading}\n\n{measured}.\n")
+        for inputs, (section, (default, *rules)) in tables.items():
+            titles = ["nothing" if rule == NONE else rule for rule in rules]
+            lines = [[f"{inputs} (rows)", f"{default} (default)", *titles]]
+            for about in result.provenance:
+                if about.settings["section"] != section:
+                    continue
+                assert about.settings["default"] == default
+                cells = _cells(result, about)
+                family = f"{about.settings['family']} ({about.n['rows']})"
+                lines.append([family, *(cells[rule] for rule in (default, *rules))])
+            blocks.append(table(*lines).rstrip("\n") + "\n")
+        blocks.append(f"\n{source}\n")
+    reasons = f"\n### Where a simpler rule is better\n\n{_reasons(result)}{source}\n\n"
+    return "".join(blocks) + reasons
 
 
 def _cells(result: Result, about: TaskProvenance) -> dict[str, str]:
-    """Return the mean of each method in a family, bold for the default, with counts of rows."""
+    """Return the mean of each method in a family, with counts of rows or the results that stay."""
     rows = [row for row in result.rows if row.task == about.task]
-    decides = rows[0].metric
-    counts = {(row.method, row.metric): round(row.value) for row in rows}
+    value = {(row.method, row.metric): row.value for row in rows}
     cells = {}
     for row in rows:
-        if row.metric != decides or row.method.startswith(FORMER):
+        if row.metric != rows[0].metric:
             continue
-        text = f"{row.value:.3f}"
-        if (row.method, "worse") in counts:
-            text += f" ({counts[row.method, 'worse']}, {counts[row.method, 'better']})"
-        name = "nothing" if row.method == NONE else row.method
-        cells[name] = f"**{text}**" if row.method == about.settings["default"] else text
+        cells[row.method] = f"{row.value:.3f}"
+        if (row.method, "worse") in value:
+            better, worse = (round(value[row.method, name]) for name in ("better", "worse"))
+            cells[row.method] += f" ({better} better, {worse} worse)"
+        elif row.method != NONE and (row.method, "stay") in value:
+            cells[row.method] += f" ({value[row.method, 'stay']:.0%})"
     return cells
 
 
-def _reasons(result: Result, section: str) -> str:
-    """Write why each default stays that is clearly behind an alternative, with the source."""
+def _reasons(result: Result) -> str:
+    """Write why each default stays that is clearly behind an alternative."""
     cases_of_rival: dict[tuple[str, str], list[str]] = {}
     for task, rival in sorted(behind(result)):
-        if task.startswith(section):
-            case = task.partition(", ")[2] or task.partition(": ")[2]
-            cases_of_rival.setdefault((rival, REASONS[task, rival]), []).append(case)
+        case = task.partition(", ")[2] or task.partition(": ")[2]
+        cases_of_rival.setdefault((rival, REASONS[task, rival]), []).append(case)
     note = ""
     for (rival, reason), cases in cases_of_rival.items():
         note += (
             f"- `{rival}` is clearly better than the default here: {'; '.join(cases)}. {reason}\n"
         )
-    return f"{note}\nFrom `eval/results/{RESULT}.json`.".strip()
+    return f"{note}\n"

@@ -7,7 +7,10 @@ from vldebias.measure.rows import NONE, Measurement
 from vldebias.report.result import Result
 
 # Edits that the table leaves out, because a similar one is listed.
-LEFT_OUT = ("JPEG 90", "JPEG 60", "exposure -20%", "gamma 0.9", "vignette, corners 25% darker")
+LEFT_OUT = (
+    *("JPEG 90", "JPEG 60", "JPEG 30", "exposure -20%", "gamma 0.9", "warmer"),
+    "vignette, corners 25% darker",
+)
 
 
 def errors() -> str:
@@ -29,7 +32,9 @@ def errors() -> str:
         "Change of L\\*: its mean over the faces that are not left out, and the range of the"
         f" central 95% of them. Of {n['enlarged']['photographs']} packaged photographs, enlarged"
         f" four times, {faces['enlarged']} have a face that can be measured. Changed: pairs whose"
-        " relative change is over 2 L\\*, of those that have one. Portraits are cropped to the face"
+        " relative change is over 2 L\\*, of those that have one. A mean of fewer than"
+        " three pairs is left blank, even if the pairs are counted, as for light from one side."
+        " Portraits are cropped to the face"
         f" first, after which {faces['portraits']} have one. From `eval/results/skin.json`, which"
         " has further edits."
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from eval.tables import read, table
 from vldebias.measure.rows import Measurement
+from vldebias.report.table import published
 from vldebias.utils.files import read_yaml
 
 SOURCES = Path(__file__).parents[1] / "sources"
@@ -71,6 +73,31 @@ def reported(part: str) -> str:
     if skipped:
         note += f" Not run: {', '.join(skipped)}."
     return table(*lines, note=note)
+
+
+def not_built() -> str:
+    """Write published values of a method that the package lacks, next to the paper's projection."""
+    lines = [["method, source", "needs", "Waterbirds", "CelebA"]]
+    for method, title in {"none": "CLIP", "orth-cali": "`orth-cali`"}.items():
+        cells = []
+        for suite in ("waterbirds", "celeba"):
+            of_model = published(suite, "ViT-L-14:openai")
+            metrics = ("worst_group", "average", "gap")
+            cells.append([100 * of_model[suite, metric, method, ""] for metric in metrics])
+        lines.append([f"{title}, Chuang et al.", "no labels", *map(_percents, cells)])
+    for entry in headlines()["not_built"]:
+        cells = [entry["waterbirds"], entry["celeba"]]
+        lines.append([f"{entry['theirs']}, Berasi et al.", entry["why"], *map(_percents, cells)])
+    note = (
+        "Worst group / average / gap in percent, with CLIP ViT-L/14. From"
+        " `vldebias/report/templates/published.csv` and `eval/sources/headlines.yaml`."
+    )
+    return table(*lines, note=note)
+
+
+def _percents(values: Sequence[float]) -> str:
+    """Format published values in percent."""
+    return " / ".join(f"{value:.1f}" for value in values)
 
 
 @cache

@@ -89,7 +89,7 @@ def changes(name: str, method: str, column: str, *values: Any, **place: Any) -> 
 def choices() -> str:
     """Write what to run for each kind of pairs, with the gain, the cost and the data."""
     return table(
-        ["you have", "run", "gain", "cost", "measured on"],
+        ["you have (measured on)", "run", "gain and cost"],
         *_pretrained_choices(),
         *_choices_on_renders(),
         *_choices_from_random_weights(),
@@ -115,55 +115,46 @@ def _pretrained_choices() -> list[list[str]]:
         for row in read("fine_tuning").rows
         if row.task == f"from {INFO_NCE}, saved" and row.method == f"{AUTO}, saved" and row.change
     ]
-    below = "recall@10: [the table below](#which-weights-are-saved)"
+    mean, lowest, better, worse = _summary(kept)
     return [
         [
-            "pretrained weights, a domain that the model knows",
+            "pretrained weights, a domain that the model knows (Flickr8k)",
             "nothing; if you must train, pass `--val-split`",
-            below,
-            "the same table",
-            "Flickr8k",
+            "[gain and cost in recall](#which-weights-are-saved)",
         ],
         [
-            "pretrained weights, a new domain",
+            "pretrained weights, a new domain (catalogue titles)",
             f"`info_nce` with `{ADVISED}` and `--val-split`",
-            below,
-            "not measured on other domains",
-            "catalogue titles",
+            "[gain in recall](#which-weights-are-saved)<br>cost: not measured on other domains",
         ],
         [
-            "pretrained weights, most captions wrong",
+            "pretrained weights, most captions wrong (both)",
             "the same; `--set keep=auto` adds little",
-            f"recall@10, with `keep=auto` instead of without: {_summary(kept)} of"
-            f" {len(kept)} settings",
-            "the pretrained model scores all pairs",
-            "both",
+            f"recall@10, with `keep=auto` instead of without: {mean} on average, {lowest} at worst;"
+            f" clearly better in {better} and worse in {worse} of {len(kept)} settings<br>cost: the"
+            " pretrained model scores all pairs",
         ],
     ]
 
 
-def _summary(changes: Sequence[tuple[float, float, float]]) -> str:
-    """Write the mean and the lowest change, and how many are clearly positive or negative."""
+def _summary(changes: Sequence[tuple[float, float, float]]) -> list[str]:
+    """Format the mean and the lowest change, and how many are clearly positive and negative."""
     values = [change[0] for change in changes]
     better = sum(low > 0 for _, low, _ in changes)
     worse = sum(high < 0 for _, _, high in changes)
-    mean = sum(values) / len(values)
-    return (
-        f"{mean:+.3f} on average, {min(values):+.3f} at worst, clearly better in {better} and"
-        f" clearly worse in {worse}"
-    )
+    return [f"{sum(values) / len(values):+.3f}", f"{min(values):+.3f}", f"{better}", f"{worse}"]
 
 
 def saved() -> str:
     """Write the changes from the start at the end, half way and as saved, for all spoiled texts."""
-    stages = (INFO_NCE, f"{INFO_NCE}, half way", f"{INFO_NCE}, saved")
-    names = {"captions": "known (Flickr8k)", "titles": "new (catalogue titles)"}
-    lines = [["domain", "captions", "end", "half way", "saved"]]
+    stages = (f"{INFO_NCE}, saved", INFO_NCE, f"{INFO_NCE}, half way")
+    names = {"captions": "known", "titles": "new"}
+    lines = [["domain: captions", "saved", "end", "half way"]]
     kinds = list(dict.fromkeys(place_of(row)["texts"] for row in read("fine_tuning").rows))
     for data, name in names.items():
         for texts in kinds:
             cells = [_tuned(data, stage, "from start", texts) for stage in stages]
-            lines.append([name, texts, *cells])
+            lines.append([f"{name}: {texts}", *cells])
     starts = [
         f"{found('fine_tuning', 'not trained', data=data, metric=RECALL).value:.3f} on the"
         f" {name.partition(' ')[0]} domain"
@@ -178,18 +169,28 @@ def saved() -> str:
             from_end.append(row.change)
         elif row.task == "from start":
             from_start.append(row.change)
-    return table(
+    by_caption = table(
         *lines,
         note=(
             "Change in recall@10 (caption to image) from the pretrained model, which has"
-            f" {starts[0]} and {starts[1]}. Heads trained with `{ADVISED}`, means of 3 seeds. \\*"
-            " beyond the 95% interval over seeds and photographs. Wrong captions belong to other"
-            " photographs, to the most similar one, or to none (generic). Saved weights in all"
-            f" {len(from_end)} settings, with other learning rates and `keep=0.8`: change from the"
-            f" end {_summary(from_end)}; change from the pretrained model {_summary(from_start)}."
-            " From `eval/results/fine_tuning.json`."
+            f" {starts[0]} (Flickr8k) and {starts[1]} (catalogue titles). Heads trained with"
+            f" `{ADVISED}`, means of 3 seeds. \\* beyond the 95% interval over seeds and"
+            " photographs. Wrong captions belong to other photographs, to the most similar one, or"
+            " to none (generic)."
         ),
     )
+    rows = [["saved weights", "recall@10: mean, lowest change", "clearly better, worse"]]
+    for base, over in {"pretrained model": from_start, "end of training": from_end}.items():
+        mean, lowest, better, worse = _summary(over)
+        rows.append([f"from the {base}", f"{mean}, {lowest}", f"{better}, {worse}"])
+    in_all = table(
+        *rows,
+        note=(
+            f"All {len(from_end)} settings, with other learning rates and `keep=0.8`, too. Both"
+            " tables are from `eval/results/fine_tuning.json`."
+        ),
+    )
+    return by_caption.rstrip("\n") + "\n" + in_all
 
 
 def _choices_on_renders() -> list[list[str]]:
@@ -200,25 +201,22 @@ def _choices_on_renders() -> list[list[str]]:
     gce = partial(changes, "every_loss", GCE, "data")
     return [
         [
-            "class names as captions, some wrong",
+            "class names as captions, some wrong (synthetic images)",
             "`gce`",
-            f"accuracy, instead of `info_nce`: {gce(*wrong)} with 20, 40 and 60% wrong",
-            f"{gce('clean')} with correct captions, {gce('long tail')} if some classes are rare",
-            "synthetic images",
+            f"accuracy, instead of `info_nce`: {gce(*wrong)} with 20, 40 and 60% wrong<br>cost:"
+            f" {gce('clean')} with correct captions, {gce('long tail')} if some classes are rare",
         ],
         [
-            "many images of few classes",
+            "many images of few classes (synthetic images)",
             "nothing: every loss makes the model worse, `gce` and `nuclr` the least",
-            f"accuracy, `gce` instead of `info_nce`: {gce('few classes')}",
-            f"accuracy, `gce` instead of no training: {trained.value - untrained.value:+.3f}",
-            "synthetic images",
+            f"accuracy, `gce` instead of `info_nce`: {gce('few classes')}<br>cost, instead of no"
+            f" training: {trained.value - untrained.value:+.3f}",
         ],
         [
-            "captions coarser than the classes you need",
+            "captions coarser than the classes you need (synthetic images)",
             "`hard_negative` with `temperature=0.2`, `beta=0.5`, `below_floor=biased`",
-            f"accuracy, instead of `info_nce`: {hard('coarse captions', metric=FINE)}",
-            f"{hard('clean')} with correct captions, {hard('long tail')} if some classes are rare",
-            "synthetic images",
+            f"accuracy, instead of `info_nce`: {hard('coarse captions', metric=FINE)}<br>cost:"
+            f" {hard('clean')} with correct captions, {hard('long tail')} if some classes are rare",
         ],
     ]
 
@@ -231,19 +229,17 @@ def _choices_from_random_weights() -> list[list[str]]:
     )
     return [
         [
-            "random weights, class names, 40% wrong",
+            "random weights, class names, 40% wrong (synthetic images)",
             "`gce`",
-            f"accuracy, instead of `info_nce`: {scratch(GCE, 'share', 0.4)}",
-            f"{scratch(GCE, 'share', 0.0)} with correct captions",
-            "synthetic images",
+            f"accuracy, instead of `info_nce`: {scratch(GCE, 'share', 0.4)}<br>cost:"
+            f" {scratch(GCE, 'share', 0.0)} with correct captions",
         ],
         [
-            "random weights, other captions",
+            "random weights, other captions (Flickr8k)",
             "`info_nce` twice, the second time on the pairs that the first run scores best",
-            f"recall@10, instead of one run: {recall} with 0, 20 and 40% wrong",
-            "a second run; on synthetic images with correct class names,"
+            f"recall@10, instead of one run: {recall} with 0, 20 and 40% wrong<br>cost: a second"
+            " run; on synthetic images with correct class names,"
             f" {scratch(FILTERED, 'share', 0.0)} accuracy",
-            "Flickr8k",
         ],
     ]
 

@@ -171,7 +171,8 @@ _CALI = _closed_form(
 _DIFFERENCE = _closed_form(
     "difference",
     "difference of the values",
-    "projects out the differences between the values' mean text embeddings",
+    "projects out the differences between the values' mean text embeddings; for a search, also pass"
+    " `reference=`",
     "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022",
     "#b279a2",
     Need.VALUES,

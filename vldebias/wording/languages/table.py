@@ -177,9 +177,39 @@ class Words:
 class Table(Language):
     """A language described by a file of word lists.
 
+    A list is a line "name: words", which continues on indented lines. In words, "_" stands for a
+    space, and "*" for any other beginning or end of a word.
+
+    - name, default: the English name, and "yes" if prompts are balanced; with "no", the language is
+      only detected
+    - spaces, capital-nouns: "no" if words are not separated by spaces; "yes" if all nouns have a
+      capital
+    - noun-CLASS: nouns that take the same articles, such as "leraar/lerares" or
+      "persoon/vrouw/man"; a missing form is the first one
+    - frame-CLASS: articles with the noun "~", such as "een_~/een_~/een_mannelijke_~" (no gender,
+      woman, man); "<" cuts off a letter, "{}" stands for other adjectives
+    - start-CLASS, bare-CLASS, of-CLASS, subject-CLASS: the same at the start of a clause only,
+      without an article, after a picture word only, and with a particle
+    - stated-CLASS, plural-CLASS, other-CLASS: forms that state a gender, plurals, and other cases,
+      which leave the prompt unchanged
+    - picture, picture-adjective, article, request: words that may precede a person, such as "foto",
+      "realistische", "een", "teken"
+    - and: words for "and"
+    - next, after: words after or before a person; words after a person only
+    - next-pair: words after a noun that agree, such as "sentado/sentada"
+    - plural-verb: verbs after two people
+    - modifier: endings of words before a noun
+    - agrees, does-not-agree: words that may have to agree with the person, and exceptions
+    - adverb, relative: adverbs before words that agree, and relative pronouns
+    - doubt, further-person, plural, group, person-name: words that leave the prompt unchanged
+    - place: prepositions before the name of a place
+    - female, male, stated-age, ...: words that state a value
+    - not-stated: words that only look like them
+    - fixed-gender, ...: words for facts that allow only one value
+    - say-female, say-young, ...: the word for a value that replaces a placeholder or stands at "{}"
+
     Args:
-        path: The file, named after the code of the language. `docs/how-to/languages.md` describes
-            its lists.
+        path: The file, named after the code of the language.
 
     Attributes:
         lists: The entries of each list.

@@ -242,7 +242,7 @@ _DECLARED = [
     Declaration(
         "sfid",
         "selective feature imputation",
-        "imputes the dimensions that are most important to a random forest",
+        "replaces the dimensions that a random forest needs most to predict the attribute",
         "Jung et al., 2024",
         "#e7298a",
         module="vldebias.methods.baselines.erasure",
@@ -264,7 +264,7 @@ _DECLARED = [
     Declaration(
         "roboshot",
         "RoboShot",
-        "removes harmful insights from images and adds helpful ones",
+        "removes the differences between values from images, and amplifies those between classes",
         "Adila et al., 2024, Algorithm 1",
         "#66a61e",
         module="vldebias.methods.baselines.erasure",

@@ -253,7 +253,7 @@ _DECLARED = [
     Declaration(
         "spd",
         "subspace projection and neutral mean",
-        "projects out the directions of linear probes, and adds the neutral mean",
+        "projects out the directions of linear probes, and adds the mean of ambiguous images",
         "Zhao et al., 2026",
         "#b15928",
         module="vldebias.methods.baselines.erasure",
@@ -345,7 +345,8 @@ _DECLARED = [
     Declaration(
         "dat",
         "DAT, scores over local density",
-        "divides scores by the density of each group's images around an image; needs class prompts",
+        "divides an image's score for a group by how densely the group's images lie around it;"
+        " needs class prompts",
         "Hasanebrahimi et al., 2026 (DAT)",
         "#7570b3",
         module="vldebias.methods.baselines.zero_shot",

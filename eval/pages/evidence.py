@@ -95,9 +95,9 @@ def verdicts() -> str:
             if "what would do" not in row.method and "pilot" not in row.method
         ),
         {
-            "measured": lambda row: row.task,
-            "true effect": lambda row: row.method.replace("in README", "measured"),
-            "units": lambda row: f"{row.n['units']:,}",
+            "measured (units): true effect": lambda row: (
+                f"{row.task} ({row.n['units']:,}): {row.method.replace('in README', 'measured')}"
+            ),
         },
         {title.replace(" ", "_"): title for title in titles},
         cell=lambda row: f"{row.value:.2f}",

@@ -77,29 +77,26 @@ def rows_by_place(name: str) -> dict[Place, dict[tuple[str, str], Measurement]]:
     return dict(sorted(rows.items(), key=lambda item: list(MODELS).index(item[0][0])))
 
 
-COLUMNS = (
-    ("remaining gap", LEFT, OURS),
-    ("the same, balanced prompts", LEFT, WORDS),
-    ("other value shown, no method", "other stated", NONE),
-    ("with cross-attention", "other stated", OURS),
-)
-"""The title, metric and method of each column."""
+MEASURED = ((LEFT, OURS), (LEFT, WORDS), ("other stated", NONE), ("other stated", OURS))
+"""The metrics and methods in the table."""
 
 
 def three_models() -> str:
     """Write the remaining gap and the cost of cross-attention and stated words on three models."""
     rows = rows_by_place("steer_models")
-    lines = [["model, attribute", *(title for title, _, _ in COLUMNS)]]
+    lines = [["model, attribute", "remaining gap", "balanced prompts", "other value shown"]]
     for model, attribute in dict.fromkeys((model, attribute) for model, attribute, _ in rows):
-        cells = [f"{MODELS[model]}, {attribute}"]
-        for _, metric, method in COLUMNS:
+        cells = []
+        for metric, method in MEASURED:
             values = [rows[model, attribute, split][metric, method].value for split in (1, 2)]
             cells.append(", ".join(f"{value:.2f}" for value in values))
-        lines.append(cells)
+        ours, words, before, after = cells
+        other = f"no method: {before}<br>cross-attention: {after}"
+        lines.append([f"{MODELS[model]}, {attribute}", ours, words, other])
     note = (
-        "Two splits of 10 held-out jobs. Gap: relative to no method. Other value: another stated"
-        ' attribute, such as hair in "a red-haired pilot". From `eval/results/steer_models.json`'
-        " (`python -m eval.experiments.steering_models`)."
+        "Two splits of 10 held-out jobs. Gap: of cross-attention and of balanced prompts, relative"
+        ' to no method. Other value: another stated attribute (hair in "a red-haired pilot").'
+        " From `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
     )
     return table(*lines, note=note)
 

@@ -27,12 +27,12 @@ def read_readings() -> tuple[str, dict[str, dict[str, int]]]:
 def prompt_readings() -> str:
     """Write how many prompts are changed, and how many changes are wrong, by kind of list."""
     note, counts = read_readings()
-    lines = [["lists of", "prompts", "changed", "wrong, of the changes [95%]", "kept [95%]"]]
+    lines = [["lists of (prompts)", "changed", "wrong, of the changes [95%]", "kept [95%]"]]
     for kind, row in counts.items():
         changed = row["changed"]
         wrong = _share(row["wrong"], changed) if changed else "none"
         kept = _share(row["kept"], row["right_before"]) if row["right_before"] else "not counted"
-        lines.append([kind, f"{row['prompts']:,}", f"{changed:,}", wrong, kept])
+        lines.append([f"{kind} ({row['prompts']:,})", f"{changed:,}", wrong, kept])
     note += (
         " Kept: of the right changes that the former, longer rules made. From"
         " `eval/results/prompt_readings.json`."

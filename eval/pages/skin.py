@@ -25,7 +25,7 @@ def errors() -> str:
         left_out = f"{round(share.value * share.n['faces'])} of {share.n['faces']}"
         changes = [_span(rows.get((NONE, f"{kind}_change"))) for kind in ("lightness", "relative")]
         changed = [_changed(result, task, edit) for task in ("enlarged", "portraits")]
-        lines.append((edit, left_out, *changes, *changed))
+        lines.append((edit, *changed, *reversed(changes), left_out))
     n = {about.task: about.n for about in result.provenance}
     faces = {task: numbers["faces"] for task, numbers in n.items()}
     note = (
@@ -38,7 +38,7 @@ def errors() -> str:
         f" first, after which {faces['portraits']} have one. From `eval/results/skin.json`, which"
         " has further edits."
     )
-    heads = ("edit", "left out", "change", "relative", "changed", "changed, portraits")
+    heads = ("edit", "changed", "changed, portraits", "relative", "change", "left out")
     return table(heads, *lines, note=note)
 
 

@@ -243,8 +243,8 @@ class Loss:
 
 ADVICE = (
     "Start with info_nce. Train pretrained weights only for a domain that is new to them, with"
-    " --val-split, which saves the better of the end and half way back to the start. If captions"
-    " are class names, try gce. Use rince only if it wins on your own held-out data."
+    " --val-split, which saves the final weights or those half way to them, whichever score better."
+    " If captions are class names, try gce. Use rince only if it wins on your own held-out data."
 )
 """Advice on which loss to use, repeated word for word in the documentation."""
 LOSSES: Registry[Loss] = Registry("loss", "vldebias.losses", Loss)

@@ -242,7 +242,7 @@ _DECLARED = [
     Declaration(
         "sfid",
         "selective feature imputation",
-        "imputes the dimensions that are most important to a random forest",
+        "replaces the dimensions that a random forest needs most to predict the attribute",
         "Jung et al., 2024",
         "#e7298a",
         module="vldebias.methods.baselines.erasure",
@@ -253,7 +253,7 @@ _DECLARED = [
     Declaration(
         "spd",
         "subspace projection and neutral mean",
-        "projects out the directions of linear probes, and adds the neutral mean",
+        "projects out the directions of linear probes, and adds the mean of ambiguous images",
         "Zhao et al., 2026",
         "#b15928",
         module="vldebias.methods.baselines.erasure",
@@ -264,7 +264,7 @@ _DECLARED = [
     Declaration(
         "roboshot",
         "RoboShot",
-        "removes harmful insights from images and adds helpful ones",
+        "removes the differences between values from images, and amplifies those between classes",
         "Adila et al., 2024, Algorithm 1",
         "#66a61e",
         module="vldebias.methods.baselines.erasure",
@@ -345,7 +345,8 @@ _DECLARED = [
     Declaration(
         "dat",
         "DAT, scores over local density",
-        "divides scores by the density of each group's images around an image; needs class prompts",
+        "divides an image's score for a group by how densely the group's images lie around it;"
+        " needs class prompts",
         "Hasanebrahimi et al., 2026 (DAT)",
         "#7570b3",
         module="vldebias.methods.baselines.zero_shot",

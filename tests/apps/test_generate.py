@@ -18,7 +18,7 @@ from vldebias.miniature import load_pipeline
 from vldebias.study import grids
 from vldebias.study.tasks import variants
 from vldebias.utils.files import digest
-from vldebias.utils.phrases import asked_for, in_words
+from vldebias.utils.phrases import asked_for
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")
@@ -152,18 +152,6 @@ def test_different_settings_get_a_different_default_folder(
     for seed in ("0", "1"):
         run(*command, "--seed", seed)
     assert len(list((tmp_path / "vldebias-generate").iterdir())) == 2
-
-
-@pytest.mark.parametrize(
-    ("counts", "words"),
-    [
-        ({"female": 1, "male": 7}, "1 woman and 7 men"),
-        ({"young": 3, "old": 0}, "3 young and 0 old"),
-        ({"pale": 1, "tan": 2, "dark": 3}, "1 pale, 2 tan and 3 dark"),
-    ],
-)
-def test_counts_are_printed_in_words(counts: dict[str, int], words: str) -> None:
-    assert in_words(counts) == words
 
 
 def test_two_people_are_counted_as_two(tmp_path: Path) -> None:

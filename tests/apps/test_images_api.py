@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from starlette.responses import Response
 
-from tests.apps.false_upstream import KEY, FalseUpstream, port_of, served, serving
+from tests.apps.false_upstream import KEY, FalseUpstream, port_of, served, serving, wait_until
 from tests.cli.conftest import call
 from vldebias import ProxyLimits, images_proxy
 from vldebias.errors import InvalidInputError
@@ -349,13 +349,6 @@ def test_a_client_that_disconnects_cancels_its_calls() -> None:
             wait_until(lambda: upstream.now == 3)
         wait_until(lambda: upstream.cancelled == 3)
     assert upstream.now == 0
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end, "waited for 20 s"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

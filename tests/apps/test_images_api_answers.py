@@ -439,7 +439,9 @@ def test_no_body_crashes_the_guardrail(changes: dict[str, Any]) -> None:
     assert response.status_code in (200, 400)
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}'])
+@pytest.mark.parametrize(
+    "content", [b"{", b'{"texts": ["\\ud83d"]}', b'{"texts": [NaN]}', b'{"texts": "A CEO"}']
+)
 def test_invalid_guardrail_json_gets_400(content: bytes) -> None:
     assert send(images_proxy(None, "gender"), f"/{GUARDRAIL}", content).status_code == 400
 

@@ -20,7 +20,14 @@ import httpx2
 import pytest
 from starlette.responses import Response, StreamingResponse
 
-from tests.apps.false_upstream import FalseUpstream, proxied, received_until_closed, served, serving
+from tests.apps.false_upstream import (
+    FalseUpstream,
+    proxied,
+    received_until_closed,
+    served,
+    serving,
+    wait_until,
+)
 from tests.apps.test_images_api import CEO, PATH, RIGHT, ask, post, proxy
 from vldebias import ProxyLimits, images_proxy
 
@@ -86,13 +93,6 @@ def test_incomplete_bodies_do_not_block_other_clients_and_time_out(
     assert b"did not arrive in time" in answer
     wait_until(lambda: all(map(is_closed, stalled)))
     assert not upstream.raw, "an incomplete body is not passed on"
-
-
-def wait_until(is_true: Any) -> None:
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end, "waited for 20 s"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nHost: localhost\r\nX: "])

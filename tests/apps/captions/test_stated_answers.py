@@ -150,8 +150,3 @@ def test_the_command_asks_an_image_text_model(
     rows = np.column_stack([rows, 1 - rows.sum(1)])
     expected = np.mean(rows.argmax(1) == [1, 0])
     assert shares(result)["right"] == expected
-
-
-def test_a_table_without_rows_is_rejected() -> None:
-    with pytest.raises(InvalidInputError, match="no rows"):
-        evaluate_vqa({"image": [], "answer": [], "label": []})

@@ -29,6 +29,7 @@ from vldebias.report.result import Result
 from vldebias.utils.json_values import JSON
 
 POINTS = "113 90 143 90 128 107 116 122 140 122"
+FOUND = np.array(POINTS.split(), dtype=float).reshape(5, 2)
 Columns = dict[str, list[object]]
 
 
@@ -240,6 +241,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def edits_in(folder: Path) -> Columns:
+    """Return the table of the edits that lightened people."""
+    before, after = (
+        [str(folder / f"{n}-{name}.png") for n in range(20)] for name in ("before", "ceo")
+    )
+    return {"before": before, "after": after}
+
+
 def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
     result = evaluate_edits(folder / "edits.csv")
     skin = {(row.metric, row.subset): row for row in result.rows if row.task == "skin"}
@@ -270,15 +279,11 @@ def test_skin_is_measured_relative_to_the_background(folder: Path) -> None:
 
 
 def test_the_slope_is_least_squares_over_people(folder: Path) -> None:
-    table = {name: [] for name in ("before", "after")}
-    for number in range(20):
-        table["before"].append(str(folder / f"{number}-before.png"))
-        table["after"].append(str(folder / f"{number}-ceo.png"))
-    points = np.array(POINTS.split(), dtype=float).reshape(5, 2)
-    result = evaluate_edits(table, faces=lambda image: points)
+    table = edits_in(folder)
+    result = evaluate_edits(table, faces=lambda image: FOUND)
     x, y = [], []
     for before, after in zip(table["before"], table["after"], strict=True):
-        change = edits.same_face((Image.open(before), Image.open(after)), (points, points))
+        change = edits.same_face((Image.open(before), Image.open(after)), (FOUND, FOUND))
         x.append(change.lightness)
         y.append(change.relative)
     slope = -10 * np.cov(x, y)[0, 1] / np.var(x, ddof=1)
@@ -291,8 +296,7 @@ def test_the_slope_is_least_squares_over_people(folder: Path) -> None:
 
 
 def test_doubtful_pairs_are_left_out_and_counted(folder: Path, tmp_path: Path) -> None:
-    table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
-    table["after"] = [str(folder / f"{n}-ceo.png") for n in range(20)]
+    table = edits_in(folder)
     gray = tmp_path / "gray.png"
     Image.open(table["after"][17]).convert("L").save(gray)
     table["after"][17] = str(gray)
@@ -353,9 +357,7 @@ def test_a_disk_without_space_for_pictures_keeps_what_was_measured(
 
 
 def test_without_relative_changes_the_gate_checks_the_raw_share(folder: Path) -> None:
-    table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
-    table["after"] = [str(folder / f"{n}-ceo.png") for n in range(20)]
-    table |= {"before_points": [POINTS] * 20, "after_points": [POINTS] * 20}
+    table = edits_in(folder) | {"before_points": [POINTS] * 20, "after_points": [POINTS] * 20}
     crops = []
     for name in table["after"]:
         crops.append(str(Path(name).with_suffix(".crop.png")))
@@ -445,8 +447,7 @@ def test_wrong_tables_say_what_is_wrong(change: Columns, message: str) -> None:
 
 
 def test_points_must_be_ten_numbers_and_roles_are_known(folder: Path) -> None:
-    table = {"before": [str(folder / f"{n}-before.png") for n in range(20)]}
-    table |= {"after": table["before"], "before_points": ["1 2 3"] * 20}
+    table = edits_in(folder) | {"before_points": ["1 2 3"] * 20}
     with pytest.raises(InvalidInputError, match="points: got '1 2 3'"):
         evaluate_edits(table | {"after_points": [POINTS] * 20})
     with pytest.raises(InvalidInputError, match="'persn' is no role; did you mean 'person'"):
@@ -483,8 +484,7 @@ def test_published_parquet_files_are_read(
         if n == 3:
             rows[-1][after] = None
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "edits.parquet")
-    found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
-    result = evaluate_edits(tmp_path / "edits.parquet", faces=lambda image: found)
+    result = evaluate_edits(tmp_path / "edits.parquet", faces=lambda image: FOUND)
     row = result.row("skin", "lighter", "none", subset="instruction: brighter")
     assert (row.value, row.n) == (1, {"people": 20, "pairs": 20})
     settings = result.provenance[0].settings
@@ -506,9 +506,8 @@ def test_sessions_of_turns_are_read_with_their_folders(tmp_path: Path) -> None:
     turns = [turn for session in sessions.values() for turn in session]
     (tmp_path / "edit_sessions.json").write_text(json.dumps(sessions))
     (tmp_path / "edit_turns.json").write_text(json.dumps(turns))
-    found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
     for name in ("edit_sessions.json", "edit_turns.json"):
-        result = evaluate_edits(tmp_path / name, faces=lambda image: found)
+        result = evaluate_edits(tmp_path / name, faces=lambda image: FOUND)
         assert result.row("skin", "lighter", "none").n == {"people": 21, "pairs": 42}
 
 
@@ -550,7 +549,6 @@ def test_the_interval_over_people_contains_rare_shares(
 def test_an_interrupted_run_shows_the_pairs_that_were_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = np.array(POINTS.split(), dtype=float).reshape(5, 2)
     calls, last = 0, 60
 
     def faces(image: Image.Image) -> np.ndarray:
@@ -558,7 +556,7 @@ def test_an_interrupted_run_shows_the_pairs_that_were_measured(
         calls += 1
         if calls == last:
             signal.raise_signal(signal.SIGINT)
-        return found
+        return FOUND
 
     monkeypatch.setattr(edits, "find_faces", faces)
     monkeypatch.setattr(edits, "find_spec", lambda name: True)

@@ -18,7 +18,7 @@ from vldebias.miniature import load_pipeline
 from vldebias.study import grids
 from vldebias.study.tasks import variants
 from vldebias.utils.files import digest
-from vldebias.utils.phrases import asked_for
+from vldebias.utils.phrases import asked_for, in_words
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")
@@ -152,6 +152,11 @@ def test_different_settings_get_a_different_default_folder(
     for seed in ("0", "1"):
         run(*command, "--seed", seed)
     assert len(list((tmp_path / "vldebias-generate").iterdir())) == 2
+
+
+def test_counts_of_values_that_are_adjectives_are_printed_in_words() -> None:
+    assert in_words({"young": 3, "old": 0}) == "3 young and 0 old"
+    assert in_words({"pale": 1, "tan": 2, "dark": 3}) == "1 pale, 2 tan and 3 dark"
 
 
 def test_two_people_are_counted_as_two(tmp_path: Path) -> None:

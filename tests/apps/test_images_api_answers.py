@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.apps import test_image_endpoints as endpoints
 from tests.apps.false_upstream import served
 from tests.apps.test_image_endpoints import (
     CEO,
@@ -32,17 +33,10 @@ from vldebias import ProxyLimits, images_proxy
 __all__ = ["edit_folder"]  # a fixture
 
 IMAGES = "/v1/images/generations"
-CHAT = {"modalities": ["image"], "messages": [{"role": "user", "content": CEO}]}
-GEMINI = "/v1beta/models/gemini-x-image:generateContent"
+CHAT = endpoints.BODIES["v1/chat/completions"]
+GEMINI = f"/{endpoints.GEMINI}"
 IMAGEN = "/v1beta/models/imagen-4:predict"
-BODIES: dict[str, dict[str, Any]] = {
-    IMAGES: {"prompt": CEO},
-    "/v1/chat/completions": CHAT,
-    "/v1/responses": {"tools": [{"type": "image_generation"}], "input": CEO},
-    "/v1/videos": {"prompt": CEO},
-    GEMINI: {"contents": [{"role": "user", "parts": [{"text": CEO}]}]},
-    IMAGEN: {"instances": [{"prompt": CEO}]},
-}
+BODIES = {f"/{path}": body for path, body in endpoints.BODIES.items()}
 
 
 async def pieces(content: bytes) -> AsyncIterator[bytes]:

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
-from typer.testing import CliRunner
 
 from apps.captions import examples
 from apps.edits import edits
 from apps.edits.edits import evaluate_edits, interval_over_people
-from vldebias.cli import app
+from tests.cli.conftest import call
 from vldebias.errors import InvalidInputError, MissingPackageError, SuspectInputWarning
 from vldebias.judge.judges import Judge
 from vldebias.measure.rows import Strip
@@ -315,8 +314,7 @@ def test_doubtful_pairs_are_left_out_and_counted(folder: Path, tmp_path: Path) -
 
 def test_the_command_writes_a_page_with_strips(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run = CliRunner().invoke(app, ["eval", "edits", str(folder / "edits.csv"), "--out", str(out)])
-    assert run.exit_code == 0, run.output
+    call("eval edits", str(folder / "edits.csv"), "--out", str(out))
     page = (out / "index.html").read_text()
     captions = ("Most lightened people", "People in the middle")
     places = [page.index(f"{caption}, relative to the background") for caption in captions]
@@ -328,12 +326,10 @@ def test_the_command_writes_a_page_with_strips(folder: Path, tmp_path: Path) -> 
     assert json.loads((out / "result.json").read_text())["name"] == "edits"
     assert "relative_lighter" in (out / "index.csv").read_text()
     for limit, status in (("0.5", 0), ("0.1", 1)):
-        gate = CliRunner().invoke(app, ["eval", "gate", str(out), "--max-lighter", limit])
-        assert gate.exit_code == status, gate.output
-        (line,) = gate.output.strip().splitlines()
+        printed = call("eval gate", str(out), "--max-lighter", limit, code=status)
+        (line,) = printed.strip().splitlines()
         assert "relative_lighter" in line
-    verified = CliRunner().invoke(app, ["eval", "report", str(out), "--verify"])
-    assert verified.exit_code == 0, verified.output
+    call("eval report", str(out), "--verify")
 
 
 def test_a_disk_without_space_for_pictures_keeps_what_was_measured(
@@ -346,11 +342,12 @@ def test_a_disk_without_space_for_pictures_keeps_what_was_measured(
 
     monkeypatch.setattr(examples, "write_strip", fail)
     command = ["eval", "edits", str(folder / "edits.csv"), "--out", str(tmp_path / "out")]
-    assert isinstance(CliRunner().invoke(app, command).exception, OSError)
+    with pytest.raises(OSError, match="No space left"):
+        call(*command)
     measured = Result.read(tmp_path / "out" / "result.json").rows
     assert not list(tmp_path.glob("out/*.png"))
     monkeypatch.setattr(examples, "write_strip", write_strip)
-    assert CliRunner().invoke(app, command).exit_code == 0
+    call(*command)
     assert Result.read(tmp_path / "out" / "result.json").rows == measured
     assert len(list(tmp_path.glob("out/*-edit-strip.png"))) == 2
     assert (tmp_path / "out" / "index.html").exists()
@@ -565,7 +562,7 @@ def test_an_interrupted_run_shows_the_pairs_that_were_measured(
     table.write_text("\n".join(line.rsplit(",", 2)[0] for line in lines))
     command = ["eval", "edits", str(table), "--out"]
     with pytest.warns(match="interrupted: finishing the page"):
-        assert CliRunner().invoke(app, [*command, str(tmp_path / "a")]).exit_code == 130
+        call(*command, str(tmp_path / "a"), code=130)
     result = Result.read(tmp_path / "a" / "result.json")
     assert 20 < result.row("skin", "lighter", "none").n["pairs"] < 60
     assert "not measured" in result.provenance[0].settings["advice"][-1]
@@ -573,5 +570,5 @@ def test_an_interrupted_run_shows_the_pairs_that_were_measured(
     # Nothing is written about fewer than five people.
     calls, last = 0, 5
     with pytest.warns(match="interrupted: finishing the page"):
-        assert CliRunner().invoke(app, [*command, str(tmp_path / "b")]).exit_code == 130
+        call(*command, str(tmp_path / "b"), code=130)
     assert not (tmp_path / "b" / "index.html").exists()

@@ -114,14 +114,14 @@ def test_all_fields_except_the_prompt_are_passed_unchanged(path: str) -> None:
 @pytest.mark.parametrize("path", MANY)
 def test_n_images_become_n_requests(path: str) -> None:
     name, items = MANY[path]
-    for body in (BODIES[path], *(seeded(path, seed) for seed in range(6))):
+    for body, n in ((BODIES[path], 4), *((seeded(path, seed), 2) for seed in range(6))):
         services = FalseServices()
-        (answer,) = post(proxy(services), path, changed(body, name, 4))
-        assert Counter(services.prompts()) == {FEMALE: 2, MALE: 2}
-        assert len(answer.json()[items]) == 4
-        assert Counter(note(answer)["values"]) == {"female": 2, "male": 2}
+        (answer,) = post(proxy(services), path, changed(body, name, n))
+        assert Counter(services.prompts()) == {FEMALE: n / 2, MALE: n / 2}
+        assert len(answer.json()[items]) == n
+        assert Counter(note(answer)["values"]) == {"female": n / 2, "male": n / 2}
         if items in ("choices", "candidates"):
-            assert [item["index"] for item in answer.json()[items]] == [0, 1, 2, 3]
+            assert [item["index"] for item in answer.json()[items]] == list(range(n))
 
 
 @pytest.mark.parametrize("path", MANY)

@@ -125,17 +125,6 @@ class TestShareLine:
         low, high = ShareLine(x, y).interval(np.array([0.3]))
         assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
 
-    def test_intervals_have_their_nominal_coverage(self) -> None:
-        rng = np.random.default_rng(2)
-        inside = []
-        for _ in range(300):
-            x = rng.standard_normal(31)
-            y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
-            low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
-            inside.append(low[0] <= y[30] <= high[0])
-        # With 300 intervals, the standard error of the coverage is 0.013.
-        assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
-
     def test_chances_are_the_share_of_refitted_lines_above_parity(self) -> None:
         rng = np.random.default_rng(3)
         x = rng.standard_normal(30)

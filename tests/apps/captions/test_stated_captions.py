@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from apps.captions.people import describe_captions
 from apps.captions.reading import (
@@ -25,8 +24,8 @@ from apps.captions.reading import (
 )
 from apps.captions.rows import AnswerRows, Words, difference_interval
 from apps.captions.table import image_key, texts_of_cell
+from tests.cli.conftest import call
 from vldebias import compare, evaluate_captions, load_prompts
-from vldebias.cli import app
 from vldebias.cli.common import write_run
 from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
 from vldebias.errors import InvalidInputError, SuspectInputWarning
@@ -101,17 +100,6 @@ def test_unclear_images_are_counted_apart() -> None:
     found = values(result, "captions, unclear")
     assert found == {"unclear_said": 0.5, "share male": 1.0, "share female": 0.0}
     assert "50.0% [9.5%, 90.5%] get a gender" in result.provenance[1].settings["advice"][0]
-
-
-@pytest.mark.filterwarnings("ignore:.*state several values")
-@given(st.lists(st.sampled_from(CASES), min_size=1, max_size=30))
-def test_the_shares_of_all_answers_sum_to_one(cases: list[tuple[str, str, str]]) -> None:
-    labels, captions, _ = zip(*(("male", "A man.", ""), *cases), strict=True)
-    images = list(range(len(labels)))
-    found = values(evaluate_captions({"image": images, "caption": captions, "label": labels}))
-    for subset in ("", " male"):
-        answers = ("right", "wrong", "none", "several")
-        assert sum(found[f"said_{answer}{subset}"] for answer in answers) == pytest.approx(1)
 
 
 def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) -> None:
@@ -321,9 +309,8 @@ def test_the_command_writes_a_page_and_prints_the_shares(tmp_path: Path) -> None
     rows = [f"{n},{caption},{label}" for n, (label, caption, _) in enumerate(CASES)]
     file.write_text("\n".join(["image,pred,gender", *rows]))
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["eval", "captions", str(file), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "Of 7 images with a clear label, 28.6%" in done.stdout
+    printed = call("eval captions", str(file), "--out", str(out))
+    assert "Of 7 images with a clear label, 28.6%" in printed
     page = (out / "index.html").read_text()
     assert "What captions state about gender" in page
     assert "none stated" in page  # next to wrong values
@@ -417,13 +404,6 @@ def test_images_without_a_partner_are_counted(tmp_path: Path) -> None:
         evaluate_captions({"image": images[30:], "caption": ["A man."] * 30}, references=labels)
 
 
-def test_models_that_describe_different_images_lose_nobody_silently() -> None:
-    images = [1, 2, 3, 4, 3, 4, 5, 6]
-    columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
-    result = evaluate_captions(columns | {"label": ["male"] * 8})
-    assert "Left out: 4 images not described by every model, such as '1'." in advice(result)
-
-
 def test_an_interrupt_while_resampling_leaves_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,13 +424,12 @@ def test_an_interrupt_while_resampling_leaves_the_page(
     # A shell starts background jobs with SIGINT ignored.
     handler = signal.getsignal(signal.SIGINT)
     with pytest.warns(match="interrupted: finishing the page"):
-        done = CliRunner().invoke(app, command)
-    assert done.exit_code == 130
+        call(*command, code=130)
     assert (tmp_path / "out" / "index.html").exists()
     assert (tmp_path / "out" / "captions.csv").exists()
     assert signal.getsignal(signal.SIGINT) is handler
     # The next run is complete.
-    assert CliRunner().invoke(app, command).exit_code == 0
+    call(*command)
 
 
 def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
@@ -469,7 +448,7 @@ def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
     command = ["eval", "captions", str(file), "--out", str(tmp_path / "out")]
     interrupting = [["A doctor with her patient."]]  # the fifth one
     with pytest.warns(match="interrupted: finishing the page"):
-        assert CliRunner().invoke(app, command).exit_code == 130
+        call(*command, code=130)
     result = Result.read(tmp_path / "out" / "result.json")
     assert result.row("captions", "said_wrong", "none").n == {"images": 5}
     assert "Interrupted: 5 of 11 images were read." in advice(result)
@@ -477,7 +456,7 @@ def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
     interrupting += [["A man rides a wave."], ["A person rides a wave."]]
     monkeypatch.setattr("apps.captions.captions.until_interrupted", iter)
     with pytest.warns(match="interrupted: finishing the page"):
-        assert CliRunner().invoke(app, [*command[:-1], str(tmp_path / "two")]).exit_code == 130
+        call(*command[:-1], str(tmp_path / "two"), code=130)
     assert not (tmp_path / "two" / "index.html").exists()
 
 

@@ -10,15 +10,13 @@ import pyarrow as pa
 import pytest
 from brought import CAPTIONS, FORMS, N
 from data_parts import picture, save
-from hypothesis import given
-from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import ImageData, open_data
-from vldebias.data.cleaning import clean_captions, cleaned
-from vldebias.data.folders import existing_names, is_litter
-from vldebias.data.layouts import expanded, find_layout, refuse_absent_images
+from vldebias.data.cleaning import cleaned
+from vldebias.data.folders import existing_names
+from vldebias.data.layouts import find_layout, refuse_absent_images
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
 pytest.importorskip("datasets")
@@ -153,15 +151,6 @@ def test_webdataset_fields_may_contain_a_dot(tmp_path: Path) -> None:
     assert data.read(1).tobytes() == brought_pixels(1)
 
 
-def test_streaming_tars_yields_the_same_rows(tmp_path: Path) -> None:
-    root = brought.img2dataset_webdataset(tmp_path)
-    stream = open_data("captions", root, streaming=True)
-    records = list(stream.records())
-    assert stream.shards == 2
-    assert tuple(record.caption for record in records) == CAPTIONS
-    assert records[3].read().tobytes() == brought_pixels(3)
-
-
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
 def test_a_truncated_tar_raises_an_error(cut: float, tmp_path: Path) -> None:
     path = brought.names_with_dots(tmp_path)
@@ -261,23 +250,6 @@ def test_formats_with_unusual_extensions_or_lists_are_read_with_a_warning(
     assert all(str(warning) in message for message in warned)
 
 
-def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
-    content = [brought.jpeg(number) for number in range(2)]
-    columns = {"content": content, "text": ["a nurse", "a pilot"]}
-    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
-    data, _ = opened(tmp_path / "a.parquet")
-    assert tuple(data.captions) == ("a nurse", "a pilot")
-    assert data.read(1).mode == "RGB"
-
-
-def test_extensions_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
-    files = []
-    for number, (_, text) in enumerate(ROWS):
-        files += [(f"{number}.v2.JPG", brought.jpeg(number)), (f"{number}.v2.TXT", text.encode())]
-    data, _ = opened(brought.write_tar(tmp_path / "a.tar", files))
-    assert tuple(data.captions) == ("a nurse", "a pilot")
-
-
 def test_a_table_with_paths_outside_its_folder_raises_an_error_before_reading(
     tmp_path: Path,
 ) -> None:
@@ -365,26 +337,6 @@ def test_html_and_url_escapes_are_removed_from_captions(before: str, after: str)
     assert cleaned(before) == after
 
 
-@given(st.lists(st.text(max_size=30), max_size=8))
-def test_cleaning_preserves_the_number_of_captions_and_counts_changes(texts: list[str]) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        after, _ = clean_captions("here", texts)
-    assert after == [cleaned(text) for text in texts]
-    changed = sum(a != b for a, b in zip(texts, after, strict=True))
-    assert [f"{changed} of {len(texts)} captions" in str(w.message) for w in caught] == [
-        True
-    ] * bool(changed)
-
-
-def test_braces_are_expanded_to_names() -> None:
-    names = ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar"]
-    assert expanded("shard-{0008..0010}.tar") == names
-    assert expanded("{a,b}/{0..1}.tar") == ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]
-    assert expanded("a/{0..1}.tar::b/*.tar") == ["a/0.tar", "a/1.tar", "b/*.tar"]
-    assert expanded("plain*.tar") == ["plain*.tar"]
-
-
 def test_an_empty_tar_raises_an_error(tmp_path: Path) -> None:
     path = brought.write_tar(tmp_path / "empty.tar", [])
     with pytest.raises(InvalidInputError, match=r"empty\.tar.*got no samples"):
@@ -397,18 +349,6 @@ def test_windows_paths_and_extensions_in_a_different_case_are_found(tmp_path: Pa
     names = ["img/a.png", "img\\a.png", "img/a.PNG", " img/b.png", "img/c.png", "img//a.png"]
     found = ["img/a.png", "img/a.png", "img/a.png", "img/B.PNG", "img/c.png", "img//a.png"]
     assert existing_names(tmp_path, names) == found
-
-
-def test_files_created_by_operating_systems_are_ignored() -> None:
-    litter = (
-        ".ipynb_checkpoints/a.png",
-        "__MACOSX/a/._b.png",
-        "@eaDir/a.jpg",
-        "x/Thumbs.db",
-        "._a",
-    )
-    assert all(map(is_litter, litter))
-    assert not any(map(is_litter, ("a.png", "b/c.jpg", "x.y/z.png", "Thumbs/a.png")))
 
 
 def test_given_columns_override_detected_columns(tmp_path: Path) -> None:

@@ -270,6 +270,7 @@ def test_a_stray_quote_in_an_unused_column_is_detected(tmp_path: Path) -> None:
     ("a.parquet", b"no parquet", "a.parquet"),
     ("none.csv", None, "none.csv"),
     ("a.xlsx", b"", "a.xlsx.*csv"),
+    ("answers", b"image,value\na.png,female\n", r"\.csv"),
 )
 def test_invalid_files_raise_errors_with_the_reason(
     tmp_path: Path, name: str, content: bytes | None
@@ -308,21 +309,6 @@ IMAGES = ["a", "b", "a", "c", "b", "a"]
 CELLS = ["one", "two", "three", "nan", "", "four"]
 
 
-def test_rows_of_the_same_image_are_joined_in_order() -> None:
-    rows, captions, further = one_row_per_image("own", IMAGES, CELLS, [], {})
-    assert rows.tolist() == [0, 1, 3]
-    assert (captions, further) == (["one", "two", ""], [("three", "four"), (), ()])
-    with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
-    assert (with_lists[1], with_lists[2]) == (["one"], [("1b", "two", "2b")])
-    plain = one_row_per_image("own", ["a", "b"], ["one", "nan"], [], {})
-    # There are no rows to join.
-    assert (plain[0].tolist(), plain[1], plain[2]) == (
-        [0, 1],
-        ["one", "nan"],
-        [],
-    )
-
-
 @refused(
     ([], {}, "own: expected distinct images, but 3 rows repeat an earlier image, such as 'a'"),
     (CELLS, {"kind": [0, 1, 0, 1, 0, 0]}, "'kind': .* rows of image 'b' have different"),
@@ -359,14 +345,6 @@ def test_empty_rows_at_the_end_of_a_spreadsheet_are_ignored_and_counted(
         table = read_table(path)
     # A row in the middle may have lost its cells.
     assert table["image"].to_pylist() == ["a.jpg", "", "b.jpg"]
-
-
-@pytest.mark.parametrize("name", ["answers.xlsx", "answers"])
-def test_only_tables_are_read_as_tables(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text("image,value\na.png,female\n", encoding="utf-8")
-    with pytest.raises(InvalidInputError, match=r"\.csv"):
-        read_table(path)
 
 
 @pytest.mark.parametrize("name", ["Gender Label", "gender_label", "GENDER-LABEL ", "meta.Gender"])

@@ -281,36 +281,6 @@ def test_a_second_derivative_is_correct_or_raises_an_error(loss: Case) -> None:
         torch.testing.assert_close(second, (ends[1] - ends[0]) / 2e-5, rtol=1e-4, atol=1e-5)
 
 
-DEFAULTS = {
-    "spread": {"alpha": 0.5, "within_view": True},
-    "supcon": {"within_view": True},
-    "sigmoid": {"bias": -10.0},
-    "debiased": {"tau_plus": 0.1},
-    "hard_negative": {"tau_plus": 0.1, "beta": 1.0},
-    "gce": {"q": 0.7, "smoothing": 0.0},
-    "cyclip": {"cross_modal": 0.25, "in_modal": 0.25},
-}
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_functions_and_modules_have_the_published_defaults(name: str) -> None:
-    """The defaults are tau+ = 0.1, beta = 1, GCE's q = 0.7 and SigLIP's bias."""
-    x, y = _features()
-    loss = next(row for row in SUMS if row.name == name)
-    options = {"temperature": 0.2}
-    extra = loss.extra(7)
-    stated = loss.function(x, y, *extra, **options, **DEFAULTS[name])
-    torch.testing.assert_close(loss.function(x, y, *extra, **options), stated)
-    torch.testing.assert_close(loss.module(**options)(x, y, *extra), stated)
-    for key, value in DEFAULTS[name].items():
-        changed = {key: value + 0.15 if value is not True else False}
-        assert not torch.allclose(
-            loss.function(x, y, *extra, **options, **(DEFAULTS[name] | changed)), stated
-        )
-    # The sigmoid loss learns its temperature and its bias.
-    assert len(list(losses.Sigmoid(temperature=0.1).parameters())) == 2
-
-
 @pytest.mark.parametrize("name", sorted(losses.LOSSES))
 def test_every_loss_requires_a_temperature_and_says_so(name: str) -> None:
     declaration = losses.LOSSES[name]

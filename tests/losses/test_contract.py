@@ -101,21 +101,12 @@ SUMS = [
     ),
 ]
 GLOBAL = [
-    Case("sogclr", _global, None, {"module": losses.SogCLR}, lambda n: (torch.arange(n),)),
-    Case(
-        "isogclr",
-        _global,
-        None,
-        {"module": losses.ISogCLR, "kl_radius": 0.5, "temperature_lr": 0.1},
-        lambda n: (torch.arange(n),),
-    ),
-    Case(
-        "nuclr",
-        _global,
-        None,
-        {"module": losses.NUCLR, "popularity_lr": 0.1, "zeta_init": -0.05},
-        lambda n: (torch.arange(n),),
-    ),
+    Case(name, _global, None, settings, EXTRA["index"])
+    for name, settings in (
+        ("sogclr", {"module": losses.SogCLR}),
+        ("isogclr", {"module": losses.ISogCLR, "kl_radius": 0.5, "temperature_lr": 0.1}),
+        ("nuclr", {"module": losses.NUCLR, "popularity_lr": 0.1, "zeta_init": -0.05}),
+    )
 ]
 EVERY = SUMS + GLOBAL
 cases = pytest.mark.parametrize("loss", EVERY, ids=lambda case: case.name)
@@ -139,12 +130,10 @@ def test_the_loss_is_the_mean_of_the_losses_per_pair(
         x, y = _features(device=device, dtype=dtype)
         loss_of_pairs = loss(x, y, temperature=0.2, reduction="none", within_view=within_view)
         mean = loss(x, y, temperature=0.2, within_view=within_view)
-        assert (loss_of_pairs.shape, mean.shape, loss_of_pairs.dtype, mean.dtype) == (
-            (7,),
-            (),
-            dtype,
-            dtype,
-        )
+        assert loss_of_pairs.shape == (7,)
+        assert mean.shape == ()
+        assert loss_of_pairs.dtype == dtype
+        assert mean.dtype == dtype
         assert loss_of_pairs.device == mean.device == x.device
         torch.testing.assert_close(mean, loss_of_pairs.mean())
 

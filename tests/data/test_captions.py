@@ -16,7 +16,7 @@ from tests.refusals import refused
 from vldebias.data import ImageData, open_data
 from vldebias.data.cleaning import cleaned
 from vldebias.data.folders import existing_names
-from vldebias.data.layouts import find_layout, refuse_absent_images
+from vldebias.data.layouts import expanded, find_layout, refuse_absent_images
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
 pytest.importorskip("datasets")
@@ -250,6 +250,23 @@ def test_formats_with_unusual_extensions_or_lists_are_read_with_a_warning(
     assert all(str(warning) in message for message in warned)
 
 
+def test_bytes_in_a_table_of_captions_are_images(tmp_path: Path) -> None:
+    content = [brought.jpeg(number) for number in range(2)]
+    columns = {"content": content, "text": ["a nurse", "a pilot"]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    data, _ = opened(tmp_path / "a.parquet")
+    assert tuple(data.captions) == ("a nurse", "a pilot")
+    assert data.read(1).mode == "RGB"
+
+
+def test_extensions_with_two_dots_in_all_samples_are_fields(tmp_path: Path) -> None:
+    files = []
+    for number, (_, text) in enumerate(ROWS):
+        files += [(f"{number}.v2.JPG", brought.jpeg(number)), (f"{number}.v2.TXT", text.encode())]
+    data, _ = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert tuple(data.captions) == ("a nurse", "a pilot")
+
+
 def test_a_table_with_paths_outside_its_folder_raises_an_error_before_reading(
     tmp_path: Path,
 ) -> None:
@@ -335,6 +352,11 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
 )
 def test_html_and_url_escapes_are_removed_from_captions(before: str, after: str) -> None:
     assert cleaned(before) == after
+
+
+def test_alternatives_and_several_patterns_are_expanded_to_names() -> None:
+    assert expanded("{a,b}/{0..1}.tar") == ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]
+    assert expanded("a/{0..1}.tar::b/*.tar") == ["a/0.tar", "a/1.tar", "b/*.tar"]
 
 
 def test_an_empty_tar_raises_an_error(tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ of_items = losses.NUCLR(4, temperature=0.05)
     (calling("supcon", FOUR[:3]), r"^labels: .* \(4,\).* torch.int64 \(3,\)"),
     (lambda: losses.spread(X.tolist(), X, FOUR, temperature=1.0), "^image_features: .* got list"),
     (calling("gce", FOUR, q=1.5), "^q: "),
+    (lambda: losses.q_warmup(10, 10), "^step: "),
     (calling("gce", FOUR, smoothing=1.0), "^smoothing: "),
     (calling("gce", FOUR[:3]), r"^captions: .* \(4,\).* torch.int64 \(3,\)"),
     (calling("debiased", tau_plus=1.0), "^tau_plus: "),

@@ -377,6 +377,7 @@ def test_every_reader_refuses_an_ambiguous_or_absent_column(name: str, tmp_path:
     ):
         with pytest.raises(InvalidInputError, match=f"column '{name}'"):
             read()
+    assert column_of(read_table(path), "GENDER", path).to_pylist() == ["male"]
 
 
 def test_the_first_rows_of_a_large_table_may_end_within_a_character(tmp_path: Path) -> None:

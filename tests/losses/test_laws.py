@@ -212,6 +212,7 @@ def test_a_temperature_can_leave_its_minimum() -> None:
     value.backward()
     assert float(parameter.grad) == pytest.approx(0.01)
     assert list(losses.InfoNCE(temperature=0.1).parameters()) == []
+    assert len(list(losses.Sigmoid(temperature=0.1).parameters())) == 2
 
 
 def test_q_and_beta_may_change_from_step_to_step() -> None:

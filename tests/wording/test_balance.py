@@ -416,6 +416,7 @@ def test_ways_of_saying_values_are_checked(how):
     ({"find": 3}, "find: got 3"),
     ({"find": lambda prompt: -1}, "find: got -1"),
     ({"find": lambda prompt: 8}, "find: got 8"),
+    ({"attribute": []}, "attribute: .* at least one prompt set"),
     ({"attribute": ["gender", "professions-gender"]}, "attribute: .* same attribute"),
     ({"attribute": ["gender", "fairface"]}, "attribute: .* same attribute"),
     ({"prompts": "a nurse \ud83d"}, "prompts: got 'a nurse .* index 0 of 1"),

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from brought import CAPTIONS, FORMS, N
 from data_parts import picture, save
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import ImageData, open_data
-from vldebias.data.cleaning import cleaned
+from vldebias.data.cleaning import clean_captions, cleaned
 from vldebias.data.folders import existing_names
 from vldebias.data.layouts import expanded, find_layout, refuse_absent_images
 from vldebias.errors import InvalidInputError, VldebiasWarning
@@ -352,6 +354,18 @@ def test_splits_of_folders_and_coco_are_separated(tmp_path: Path) -> None:
 )
 def test_html_and_url_escapes_are_removed_from_captions(before: str, after: str) -> None:
     assert cleaned(before) == after
+
+
+@given(st.lists(st.text(max_size=30), max_size=8))
+def test_cleaning_preserves_the_number_of_captions_and_counts_changes(texts: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        after, _ = clean_captions("here", texts)
+    assert after == [cleaned(text) for text in texts]
+    changed = sum(a != b for a, b in zip(texts, after, strict=True))
+    assert [f"{changed} of {len(texts)} captions" in str(w.message) for w in caught] == [
+        True
+    ] * bool(changed)
 
 
 def test_alternatives_and_several_patterns_are_expanded_to_names() -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.judge.plan import MOST_IMAGES, PLAN, GeneratedImages
+from vldebias.judge.plan import MOST_IMAGES, PLAN, GeneratedImages, ImageRecord
 from vldebias.judge.stored import stored_answers
 from vldebias.utils.pictures import write_png
 
@@ -117,3 +117,10 @@ def test_lines_that_no_judge_writes_are_skipped(tmp_path: Path) -> None:
     stored = stored_answers(file)
     assert (stored.name, stored.names) == ("clip", {"gender": ["female", "male"]})
     assert stored.answers == {"b.png -": {"gender": [0.9, 0.1]}}
+
+
+def test_an_image_with_only_a_value_is_neither_a_copy_nor_flagged() -> None:
+    record = ImageRecord.model_validate({"value": "female"})
+    assert record.values(1) == ("female",)
+    assert not record.left_unchanged
+    assert not record.flagged

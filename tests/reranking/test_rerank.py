@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -336,6 +338,15 @@ def test_too_few_candidates_in_a_group_are_reported_with_the_query_only_among_se
     shares = {"f": 0.9, "m": 0.1}
     with pytest.warns(SuspectInputWarning, match=r"\(query 0; 2 of 2 queries\)"):
         vldebias.rerank(scores, 8, labels=LABELS, shares=shares)
+
+
+def test_labels_do_not_need_torch() -> None:
+    code = (
+        "import sys, vldebias; vldebias.rerank([3, 2, 1], 2, labels=['a', 'a', 'b']);"
+        " print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_a_group_in_upper_and_lower_case_triggers_a_warning() -> None:

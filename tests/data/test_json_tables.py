@@ -14,7 +14,7 @@ from tests.refusals import refused
 from vldebias.data import ImageData, open_data
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError
-from vldebias.utils.json_tables import parsed
+from vldebias.utils.json_tables import parsed, rows_by_picture
 from vldebias.utils.table_rows import flat, read_rows
 
 POINTS = [
@@ -37,6 +37,12 @@ def test_nested_fields_are_columns_at_any_depth(name: str, content: str, tmp_pat
     (tmp_path / name).write_text(content)
     table = read_table(tmp_path / name)
     assert as_texts(column_of(table, "payload.gender", "a"), "a") == ["male", "female"]
+    assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
+
+
+def test_nested_parquet_fields_are_columns(tmp_path: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist(POINTS), tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet")
     assert as_texts(column_of(table, "payload.face.age", "a"), "a") == ["30", ""]
 
 
@@ -70,6 +76,12 @@ def test_unsupported_documents_raise_errors(content: str) -> None:
     read_rows(content, ".json", "a.json")
 
 
+def test_objects_by_name_are_rows_with_the_name_as_id() -> None:
+    content = '{"x": {"gender": "male"}, "y": {"id": 7, "gender": "female"}}'
+    rows = read_rows(content, ".json", "a.json")
+    assert rows.cells == [{"id": "x", "gender": "male"}, {"id": 7, "gender": "female"}]
+
+
 def test_deeply_nested_objects_do_not_need_recursion() -> None:
     row: dict[str, Any] = {"end": 1}
     for _ in range(5000):
@@ -78,6 +90,21 @@ def test_deeply_nested_objects_do_not_need_recursion() -> None:
     # The parser rejects documents that are this deep.
     with pytest.raises(InvalidInputError, match="expected JSON"):
         read_rows("[" * 100_000, ".json", "a.json")
+
+
+def test_captions_are_joined_by_file_name_as_in_sd_scripts() -> None:
+    entries: dict[str, Any] = {
+        "0": {"caption": "a nurse", "tags": "tired, smiling"},
+        "1": {"tags": "a pilot", "train_resolution": [512, 512]},
+        "2": {"train_resolution": [512, 512]},
+    }
+    rows = rows_by_picture(entries)
+    assert rows is not None
+    assert [row["caption"] for row in rows] == ["a nurse, tired, smiling", "a pilot", None]
+    assert rows_by_picture({"0.png": "a nurse", "1.jpg": ["a pilot", "a man"]}) is not None
+    # Settings are not captions.
+    assert rows_by_picture({"name": "a nurse"}) is None
+    assert rows_by_picture({"data": {"caption": "c"}, "a": {"b": 1}, "c": {}}) is None
 
 
 def test_nested_parquet_fields_can_be_captions(tmp_path: Path, hf_cache: None) -> None:

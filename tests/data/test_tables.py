@@ -309,6 +309,11 @@ IMAGES = ["a", "b", "a", "c", "b", "a"]
 CELLS = ["one", "two", "three", "nan", "", "four"]
 
 
+def test_rows_of_the_same_image_keep_their_lists_of_captions() -> None:
+    _, *captions = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
+    assert captions == [["one"], [("1b", "two", "2b")]]
+
+
 @refused(
     ([], {}, "own: expected distinct images, but 3 rows repeat an earlier image, such as 'a'"),
     (CELLS, {"kind": [0, 1, 0, 1, 0, 0]}, "'kind': .* rows of image 'b' have different"),

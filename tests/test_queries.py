@@ -546,6 +546,7 @@ def test_async_functions_and_debiased_queries_are_rejected() -> None:
     (rows_of(QUERIES), 5, "expected a string or a list of strings"),
     (rows_of(QUERIES).long(), None, "expected floats"),
     (None, None, "got NoneType"),
+    ([QUERIES], None, "not vectors of the same width"),
 )
 def test_mismatched_vectors_are_rejected(vectors: Any, texts: Any) -> None:
     debiased().edit(vectors, texts)

@@ -146,6 +146,7 @@ def test_the_default_precision_comes_from_the_launcher(
     ({"group_dro_step": 0.5}, "group_dro_step 0.5 would have no effect; it needs group_dro"),
     ({"rho": 0.5}, "rho 0.5 would have no effect; it needs sharpness"),
     ({"preset": "warm"}, "preset: expected heads, lora, scratch, got 'warm'"),
+    ({"preset": ["lora"]}, r"preset: expected heads, lora, scratch, got \['lora'\]"),
     ({"seed": 1 << 63}, "seed: .* less than 9223372036854775808"),
     ({"negatives": "step"}, "negatives 'step' would have no effect; it needs accumulation"),
     ({"data": "folder", "group": "place"}, "group 'place' .* needs held-out data"),

@@ -97,18 +97,6 @@ def test_unlabelled_images_in_two_parts_move_the_boundary_between_them() -> None
     assert "% of the images change class. The images fall into two parts, 7." in reason
 
 
-def test_the_edit_gives_the_classes_of_the_threshold() -> None:
-    texts, prompt_set = trees()
-    rows, _ = pictures(400, 1)
-    edit = fitted(rows)
-    by_text = vldebias.fit_projections(texts, prompt_set).only
-    margins = np.diff(cosines(rows, by_text(texts.embed(prompt_set.classes))))[:, 0]
-    new, _ = pictures(1000, 2)
-    new_margins = np.diff(cosines(new, by_text(texts.embed(prompt_set.classes))))[:, 0]
-    expected = new_margins > two_parts(margins).boundary
-    assert (predicted(texts, prompt_set, edit, new) == expected).mean() > 0.99
-
-
 STAYS = {
     "few": (pictures(FEWEST_UNLABELLED - 1, 1)[0], 0.2, "100 different images are needed, got 99"),
     "copies": (pictures(50, 1)[0].repeat(4, 1), 0.2, "100 different images are needed, got 50"),

@@ -107,6 +107,7 @@ def load_host(
             loaded = Loaded(miniature.load_pipeline(), name)
         else:
             load = need("diffusers").DiffusionPipeline.from_pretrained
+            logging.getLogger("diffusers.pipelines.pipeline_utils").addFilter(_shorten)
             loaded = Loaded(load(name, **NO_CODE), name)
         if pipeline is not None:
             _shorten_logs(loaded.host)
@@ -142,21 +143,30 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
         except Exception as error:
             # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
-            cause = reason(error)
-            if why:
+            cause = f"{reason(error)} ({why})" if why else reason(error)
+            repository = name.removeprefix("hf-hub:")
+            if why and pretrained:
+                cause += ". To use it without a network, pass a file of weights as `pretrained`"
+            elif why and "/" in repository:
                 cause += (
-                    f" ({why}). To use it without a network, run `hf download {name} --local-dir"
-                    " DIR` on another machine, and pass that folder"
+                    f". To use it without a network, run `hf download {repository} --local-dir DIR`"
+                    " on another machine, and pass that folder"
                 )
+            elif why:
+                cause = "it is neither a folder here nor OWNER/NAME on the hub; check the name"
             raise InvalidInputError(f"cannot load {shown}: {cause}") from error
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Replace the libraries' messages about prompts that are too long by one line per limit."""
+    """Replace the libraries' messages about prompts that are too long by one line per limit.
+
+    A hub that does not respond is explained by our error, if the pipeline is not in the cache.
+    """
     message = record.getMessage()
     limit = re.search("input was truncated .{0,200} up to ([0-9]+) tokens", message)
     if limit is None:
-        return "will result in indexing errors" not in message
+        hidden = "will result in indexing errors|^Couldn't connect to the Hub"
+        return re.search(hidden, message) is None
     record.msg = f"Prompts are cut to {limit[1]} tokens; the rest has no effect (shown once)"
     record.args = ()
     is_first = record.msg not in _SHOWN

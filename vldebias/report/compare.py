@@ -37,7 +37,7 @@ from vldebias.report.table import (
 from vldebias.report.text import MOST, NAME, wrapped
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
-from vldebias.utils.phrases import capitalised, quantity
+from vldebias.utils.phrases import capitalised, listed_words, quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +65,8 @@ RANKED = (
     ("seed", "seeds", "images", "steps", "guidance", "resamples"),
     ("prompts", "methods", "lam", "strength"),
 )
+SETTING = re.compile(r"(?:.*, )?([^,:]+): (.+) in A, (.+) in B")
+QUESTION = re.compile(rf", ({'|'.join([*RANKED[1], *RANKED[2]])})[,:] ")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,9 +90,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Return a summary of changes and differing settings in at most 25 lines."""
-        lines = wrapped(self.sentence)
-        if self.warnings:
-            lines += wrapped(self._differences())
+        lines = wrapped(self.differences) if self.warnings else []
+        lines += wrapped(self.sentence)
         notes = []
         for name, values in self.only.items():
             counted = f"only in {name}: {quantity(len(values), 'value')}, such as"
@@ -104,16 +105,16 @@ class Comparison:
         room = max(MOST - len(lines) - len(notes), 6)
         return "\n".join([*lines, *self._table(room), *notes])
 
-    def _differences(self) -> str:
+    @property
+    def differences(self) -> str:
         """Return the number of differing settings and the most important ones."""
         count = len(self.warnings)
-        listed = "; ".join(self.warnings[:WARNED])
-        if count == 1:
-            return f"1 setting differs: {listed}"
-        words = f"{count} settings differ, so read this with care: {listed}"
-        if count > WARNED:
-            words += f"; {count - WARNED} more"
-        return words
+        listed = [SETTING.sub(r"\1 (\2, \3)", warning) for warning in self.warnings[:WARNED]]
+        words = "1 setting differs" if count == 1 else f"{count} settings differ"
+        words += ", such as" if count > WARNED else ":"
+        # If the questions differ, so does the meaning of every verdict.
+        is_other = any(QUESTION.search(warning) for warning in self.warnings)
+        return f"{'Different experiments: ' if is_other else ''}{words} {listed_words(listed)}"
 
     def _repr_html_(self) -> str:
         """Return a summary for notebooks, with a collapsible list of differing settings."""
@@ -201,6 +202,7 @@ class Comparison:
         values = {
             "names": self.names,
             "sentence": self.sentence,
+            "differences": self.differences,
             "conclusions": self._changes(),
             "warnings": self.warnings,
             "only": self.only,
@@ -228,7 +230,8 @@ class Comparison:
         del remaining["equal"]
         for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):
             head = wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-            if len(lines) + len(head) + 1 >= room:
+            # Show entire blocks, unless the first one is too long.
+            if len(lines) + len(head) + (len(rows) if len(lines) > 1 else 1) >= room:
                 break
             lines += head
             for row in rows.head(room - len(lines) - 1).itertuples():
@@ -381,7 +384,7 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 def _sides_of(row: Any) -> tuple[str, str]:
     """Format both values in a row from `_joined` with as many digits as their difference."""
     form = form_of_figures(row.b, (row.difference, row.low, row.high))
-    return f"{row.a:{form}}", f"{row.b:{form}}"
+    return f"{row.a:z{form}}", f"{row.b:z{form}}"  # z: no negative zero
 
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:

@@ -143,6 +143,8 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
         except Exception as error:
             # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
+            if is_function(name):
+                why = ""  # the function may need the hub, but its name is no repository
             cause = f"{reason(error)} ({why})" if why else reason(error)
             repository = name.removeprefix("hf-hub:")
             if why and pretrained:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.measure.rows import NONE
-from vldebias.utils.phrases import persons, quantity
+from vldebias.utils.phrases import persons
 from vldebias.utils.pictures import decode
 
 if TYPE_CHECKING:
@@ -138,9 +138,7 @@ class AuditSection:
             width: the maximum length of a line.
         """
         shown = self.prompts[: max(room - 1, 0)]  # one line is needed for the heading
-        head = ["verdict", f"{share_heading(self.prompts)} [95%]", "prompt"]
-        if any(row.models for row in self.prompts):
-            head[1] = share_heading(self.prompts)
+        head = ["verdict", share_heading(self.prompts), "prompt"]
         has_prediction = any(row.predicted for row in self.prompts)
         if has_prediction:
             head.insert(2, "predicted")
@@ -278,8 +276,8 @@ def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
         return "share over models"
     are_counted = {row.n_images > 0 for row in prompts if row.share}
     if len(are_counted) == 2:
-        return "expected share"
-    return "counted share" if True in are_counted else "predicted share"
+        return "expected share [95%]"
+    return "counted share [95%]" if True in are_counted else "predicted share [95%]"
 
 
 def commands_of_remedies(
@@ -305,17 +303,14 @@ def commands_of_remedies(
             ("Attach a method to the pipeline", f'vldebias.debias(pipe, "{attribute}")')
         )
     command = f"vldebias audit {prompts_file} --attribute {name} --pipeline DIR"
-    total_of_prompt = {}
+    totals = []
     for row in prompts:
         more = re.search(r"generate (\d+) more$", row.remedy)
         if more is not None:
-            generated = len(row.images) or row.n_images
-            total_of_prompt[row.prompt] = generated + int(more[1])
-    if total_of_prompt:
-        fewest = min(total_of_prompt.values())
-        settled = quantity(list(total_of_prompt.values()).count(fewest), "prompt")
-        words = f"Generate more images, enough for {settled} if the shares stay the same"
-        number = f"--measure {fewest}"
+            totals.append((len(row.images) or row.n_images) + int(more[1]))
+    if totals:
+        words = "Generate more images, enough for the next verdict if the shares stay the same"
+        number = f"--measure {min(totals)}"
         again, is_again = re.subn(r"--measure[ =]\d+", number, command_run)
         if is_again:
             # The folder of the command has the images so far.

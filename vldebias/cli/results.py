@@ -232,9 +232,9 @@ def gate(
             common.echo(str(check))
         for reason in outcome.not_checked:
             common.echo(f"not checked: {reason}")
-        n_beyond = sum(check.outcome == "beyond" for check in outcome.checks)
-        if n_beyond:
-            common.echo(f"failed: {quantity(n_beyond, 'value')} beyond the limit")
+        if outcome.status == 1:
+            count = sum(check.outcome == "beyond" for check in outcome.checks)
+            common.echo(f"failed: {quantity(count, 'value')} beyond the limit")
     if outcome.status:
         raise typer.Exit(outcome.status)
 

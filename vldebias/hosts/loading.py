@@ -143,19 +143,15 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
         except Exception as error:
             # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
-            if is_function(name):
-                why = ""  # the function may need the hub, but its name is no repository
-            cause = f"{reason(error)} ({why})" if why else reason(error)
+            cause = reason(error)
             repository = name.removeprefix("hf-hub:")
-            if why and pretrained:
-                cause += ". To use it without a network, pass a file of weights as `pretrained`"
-            elif why and "/" in repository:
-                cause += (
-                    f". To use it without a network, run `hf download {repository} --local-dir DIR`"
-                    " on another machine, and pass that folder"
-                )
-            elif why:
-                cause = "it is neither a folder here nor OWNER/NAME on the hub; check the name"
+            if why and not is_function(name):
+                way = "pass a file of weights as `pretrained`"
+                if not pretrained:
+                    way = f"run `hf download {repository} --local-dir DIR` elsewhere, and pass DIR"
+                cause += f" ({why}). To use it without a network, {way}"
+                if not pretrained and "/" not in repository:
+                    cause = "it is neither a folder here nor OWNER/NAME on the hub; check the name"
             raise InvalidInputError(f"cannot load {shown}: {cause}") from error
 
 

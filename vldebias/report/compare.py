@@ -52,6 +52,7 @@ COMPARED = (
 CLEAR = ("better", AT_A_COST, "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # maximum number of differing settings to print
+SHORT = 60  # the values of a setting are only printed if they are shorter together
 CONCLUDED = 3  # maximum number of conclusions to print
 HTML_ROWS = 8  # maximum number of rows to show in a notebook
 # Smaller differences between two runs are ignored, because float32 sums depend on the order of
@@ -65,7 +66,6 @@ RANKED = (
     ("seed", "seeds", "images", "steps", "guidance", "resamples"),
     ("prompts", "methods", "lam", "strength"),
 )
-SETTING = re.compile(r"(?:.*, )?([^,:]+): (.+) in A, (.+) in B")
 QUESTION = re.compile(rf", ({'|'.join([*RANKED[1], *RANKED[2]])})[,:] ")
 
 
@@ -90,7 +90,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Return a summary of changes and differing settings in at most 25 lines."""
-        lines = wrapped(self.differences) if self.warnings else []
+        lines = wrapped(self._differences()) if self.warnings else []
         lines += wrapped(self.sentence)
         notes = []
         for name, values in self.only.items():
@@ -105,13 +105,12 @@ class Comparison:
         room = max(MOST - len(lines) - len(notes), 6)
         return "\n".join([*lines, *self._table(room), *notes])
 
-    @property
-    def differences(self) -> str:
+    def _differences(self) -> str:
         """Return the number of differing settings and the most important ones."""
         count = len(self.warnings)
-        listed = [SETTING.sub(r"\1 (\2, \3)", warning) for warning in self.warnings[:WARNED]]
+        listed = list(dict.fromkeys(map(_shortened_setting, self.warnings)))[:WARNED]
         words = "1 setting differs" if count == 1 else f"{count} settings differ"
-        words += ", such as" if count > WARNED else ":"
+        words += ", such as" if count > len(listed) else ":"
         # If the questions differ, so does the meaning of every verdict.
         is_other = any(QUESTION.search(warning) for warning in self.warnings)
         return f"{'Different experiments: ' if is_other else ''}{words} {listed_words(listed)}"
@@ -136,9 +135,8 @@ class Comparison:
             parts.append(html_table(caption, head, rows))
         if self.warnings:
             notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
-            count = len(self.warnings)
-            summary = "1 setting differs" if count == 1 else f"{count} settings differ"
-            parts.append(f"<details><summary>{summary}</summary><ul>{notes}</ul></details>")
+            summary = f"<summary>{escape(self._differences())}</summary>"
+            parts.append(f"<details>{summary}<ul>{notes}</ul></details>")
         return "\n".join(parts)
 
     @property
@@ -202,7 +200,7 @@ class Comparison:
         values = {
             "names": self.names,
             "sentence": self.sentence,
-            "differences": self.differences,
+            "differences": self._differences(),
             "conclusions": self._changes(),
             "warnings": self.warnings,
             "only": self.only,
@@ -243,6 +241,15 @@ class Comparison:
                     lines.append(f"    cost: {row.cost}")
         counts = _counted(+remaining)
         return [*lines, f"more in to_pandas(): {counts}"] if counts else lines
+
+
+def _shortened_setting(warning: str) -> str:
+    """Shorten "search, k: 100 in A, 150 in B" to "k (100, 150)", and long values to "k"."""
+    match = re.fullmatch(r"(?:.*, )?([^,:]+): (.+) in A, (.+) in B", warning)
+    if match is None:
+        return warning
+    name, a, b = match.groups()
+    return f"{name} ({a}, {b})" if len(a) + len(b) < SHORT else name
 
 
 def _counted(count_of_verdict: Mapping[str, int]) -> str:

@@ -93,7 +93,7 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     command = "vldebias audit jobs.txt --attribute gender --pipeline DIR --measure 8 --out measured"
     page = page_of(audited.model_copy(update={"command": command}), tmp_path)
     repeated = command.replace("--measure 8", "--measure 12")
-    assert "enough for 1 prompt" in page
+    assert "enough for the next verdict" in page
     assert f"get no more): <code>{repeated}</code>" in page
     assert "earlier images are kept" in page
 

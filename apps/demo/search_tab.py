@@ -46,9 +46,7 @@ TITLES = (
     "Re-ranked (recommended): to the shares of the gallery, by the groups that the model predicts",
 )
 WORSE = "{}: this query got worse, because its top results are less even than as found."
-NO_GAIN = (
-    "{}: this query gains nothing. The model predicts the groups, and some predictions are wrong."
-)
+NO_GAIN = "{}: no gain for this query, because the model predicts some of the groups wrongly."
 BIRDS = """The model mistakes water birds in front of land for land birds. Each method is fitted to
 text alone."""
 
@@ -298,16 +296,16 @@ def _source(answer: Answer, *remarks: str) -> str:
 
 def _lines(answer: Answer) -> str:
     """Return a table of the results, with sentences about rows that gain nothing."""
-    head = ["", f"first {answer.before.top}", "MaxSkew", "kept"]
-    rows = []
-    for name, *texts in [head, *answer.summary()]:
-        cells = "".join(f"<td>{escape(text)}</td>" for text in texts)
-        rows.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
-    caption = f"<caption>“{escape(answer.query)}”</caption>"
-    texts = [(answer.reason(), "line")] if answer.reason() else []
+    top = f"first {answer.before.top}"
+    rows = ""
+    for name, *values in [("", top, "MaxSkew", "kept"), *answer.summary()]:
+        cells = "".join(f"<td>{escape(value)}</td>" for value in values)
+        rows += f'<tr><th scope="row">{name}</th>{cells}</tr>'
+    sentences = [(answer.reason(), "line")] if answer.reason() else []
     for name, found in zip(ROWS[1:], answer.rows[1:], strict=True):
         if answer.gain(found) < 0:
-            texts.append((WORSE.format(name), "warning"))
-    if answer.gain(answer.reranked) == 0 and not answer.reason():
-        texts.append((NO_GAIN.format(ROWS[2]), "line"))
-    return f"<table>{caption}{''.join(rows)}</table>{lines(texts)}"
+            sentences.append((WORSE.format(name), "warning"))
+    if round(answer.before.skew, 2) and not answer.gain(answer.reranked) and not answer.reason():
+        sentences.append((NO_GAIN.format(ROWS[2]), "line"))
+    caption = f"<caption>“{escape(answer.query)}”</caption>"
+    return f"<table>{caption}{rows}</table>{lines(sentences)}"

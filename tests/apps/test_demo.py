@@ -372,8 +372,8 @@ def test_the_rows_of_a_search_are_counted_by_labels(engine: Any) -> None:
         women = (gallery.labels["gender"][list(found.first)] == "female").sum()
         assert counts == f"{women} women, {20 - women} men"
         assert skew == f"{found.skew:.2f}"
-    assert "Re-ranked: this query gains nothing" in tabs._lines(answer)
-    assert "gains nothing" not in tabs._lines(opening.saved_search())
+    assert "Re-ranked: no gain for this query" in tabs._lines(answer)
+    assert "no gain" not in tabs._lines(opening.saved_search())
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "difference", 0.0)
     assert unchanged.edited == unchanged.before
@@ -385,7 +385,7 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert answer.stated == ("female",)
     assert answer.reason().startswith("Left unchanged: the query states the gender (“female”)")
     assert "Left unchanged" in tabs._lines(answer)
-    assert "gains nothing" not in tabs._lines(answer)
+    assert "no gain" not in tabs._lines(answer)
     nuns, _ = searches.search(engine, "two nuns", "gender", "difference")
     assert nuns.before == nuns.edited == nuns.reranked
     assert nuns.reason().startswith("Left unchanged: the query states the gender (“two nuns”)")

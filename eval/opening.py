@@ -39,7 +39,7 @@ def main() -> None:
     query = search_tab.QUERIES[engine.galleries[0]][0]
     answer, _ = search(engine, query, "gender", search_tab.SEARCH_METHODS[0])
     opening.save_search(answer)
-    print(answer.sentence())
+    print(*answer.summary(), sep="\n")
 
 
 def save_labelled(result: Any, path: Path) -> None:

@@ -27,6 +27,7 @@ PAGE = "runs.html"
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 _INDEX = "index.html"  # page of an individual run
 _MOST_BYTES = 500_000_000
+COLUMNS = ("run", "method", "model", "cost", "verdict")  # hidden if no row has any
 COLUMNS_SHOWN = 3  # metrics of each task that are shown until the reader chooses others
 PLOTTED = 4  # maximum number of runs with plots, which take about 0.2 s for each task
 
@@ -94,7 +95,7 @@ class TaskTable(NamedTuple):
         measures: titles of the metrics, starting with that of the conclusions.
         rows: one row per run and method.
         n_runs: number of runs.
-        columns: which of "cost" and "verdict" any row has.
+        columns: which of `COLUMNS` are not empty.
         has_methods: whether any row has a method.
     """
 
@@ -305,7 +306,7 @@ def _tables(rows: Sequence[RunRow]) -> list[TaskTable]:
         measures = list(dict.fromkeys([*leads, *other_measures]))
         n_runs = len({row.path for row in listed})
         has_methods = any(row.method != NAMES[NONE] for row in listed)
-        columns = [name for name in ("cost", "verdict") if any(getattr(r, name) for r in listed)]
+        columns = [name for name in COLUMNS if any(getattr(row, name) for row in listed)]
         tables.append(TaskTable(task, measures, listed, n_runs, columns, has_methods))
     return sorted(tables, key=lambda table: ("verdict" not in table.columns, -table.n_runs))
 

@@ -298,16 +298,14 @@ def _clear_result(
     n = {value: int((answers.labels == value).sum()) for value in answers.values}
     clear = answers.with_provenance({"n": n, "settings": dict(settings)})
     clear.add_clear(nouns)
-    sentences = {method: _clear_sentences(clear, method) for method in answers.answers}
+    sentences = {method: [_clear_sentence(clear, method)] for method in answers.answers}
     n_misread = int((misread & answers.clear).sum())
     rest = replace(answers.with_provenance({}), labels=np.where(misread, "", answers.labels))
     if n_misread and rest.clear.any():
         rest.add_clear(np.full(len(misread), ""))
         for method, about_model in sentences.items():
-            without = " ".join(_clear_sentences(rest, method))
-            n_images = quantity(n_misread, "image")
-            marked = f"Without {n_images} marked as misread or wrongly labelled"
-            about_model.insert(1, f"{marked}: {without}")
+            marked = f"Without {quantity(n_misread, 'image')} marked as misread or wrongly labelled"
+            about_model.append(f"{marked}: {_clear_sentence(rest, method)}")
     first, *_, last = map(persons, answers.values)
     heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
     return _shown(clear, "Images with a clear label", heads, sentences)
@@ -329,13 +327,12 @@ def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskRes
     sentences = {}
     for method in answers.answers:
         stated, *shares = (row for row in unclear.result.rows if row.method == method)
-        share, *_ = _percents(answers, [stated])
-        sentence = f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {share}"
+        n_unclear = quantity(stated.n["unclear images"], "unclear image")
+        sentence = f"Of {n_unclear}, {_percent(answers, stated)}"
         sentence += f" get a {about.attribute}"
         if shares:
             most = max(shares, key=lambda row: row.value)
-            share, *_ = _percents(answers, [most])
-            sentence += f"; of these, {share} are called {most.subset}"
+            sentence += f"; of these, {_percent(answers, most)} are called {most.subset}"
         sentences[method] = [f"{sentence}."]
     title = "Images whose value is unclear: whatever is stated is a guess"
     return _shown(unclear, title, heads, sentences)
@@ -442,42 +439,22 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
     return cells
 
 
-def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
-    """Return sentences on what a model states about images with a clear label.
-
-    With several models, it is one, because their table shows the rest side by side.
-    """
-    figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
-    wrong, right, none, several = _percents(rows, [figures[f"said_{name}", ""] for name in ANSWERS])
+def _clear_sentence(rows: AnswerRows, method: str) -> str:
+    """Return a sentence on what a model states about images with a clear label."""
+    row_of_metric = {
+        row.metric: row for row in rows.result.rows if row.method == method and not row.subset
+    }
+    shares = [_percent(rows, row_of_metric[f"said_{answer}"]) for answer in ANSWERS]
+    wrong, right, none, several = shares
     outcomes = [f"{right} get the right {rows.result.provenance.attribute}", f"{wrong} a wrong one"]
     outcomes.append(f"{none} none")
-    if figures["said_several", ""].value:
+    if row_of_metric["said_several"].value:
         outcomes.append(f"{several} several or another one")
     n_clear = quantity(int(rows.clear.sum()), "image")
-    sentences = [f"Of {n_clear} with a clear label, {listed_words(outcomes)}."]
-    if len(rows.answers) > 1:
-        return sentences
-    for head, metric, gap in (
-        ("Wrong", "said_wrong", "said_gap"),
-        ("Refused", "refused", "refused_gap"),
-    ):
-        values = [value for value in rows.values if (metric, value) in figures]
-        if not any(figures[metric, value].value for value in values):
-            continue
-        shares = _percents(rows, [figures[metric, value] for value in values])
-        groups = [f"{share} of {persons(of)}" for share, of in zip(shares, values, strict=True)]
-        difference = ""
-        if (gap, "") in figures:
-            first, last = map(persons, values)
-            row = figures[gap, ""]
-            points, low, high = (100 * figure for figure in (row.value, *row.interval))
-            difference = f" ({last} minus {first}: {points:+.1f} points [{low:+.1f}, {high:+.1f}])"
-        sentences.append(f"{head}: {listed_words(groups)}{difference}.")
-    return sentences
+    return f"Of {n_clear} with a clear label, {listed_words(outcomes)}."
 
 
-def _percents(rows: AnswerRows, shares: Sequence[Measurement]) -> list[str]:
-    """Format shares, such as "1.4% [1.2%, 1.7%]", or "1.4%" if a table compares several models."""
-    if len(rows.answers) > 1:
-        return [f"{row.value:.1%}" for row in shares]
-    return [f"{row.value:.1%} [{row.interval[0]:.1%}, {row.interval[1]:.1%}]" for row in shares]
+def _percent(rows: AnswerRows, row: Measurement) -> str:
+    """Format a share, such as "1.4% [1.2%, 1.7%]", or "1.4%" if a table compares several models."""
+    interval = f" [{row.interval[0]:.1%}, {row.interval[1]:.1%}]" if len(rows.answers) == 1 else ""
+    return f"{row.value:.1%}{interval}"

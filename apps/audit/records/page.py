@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.utils.phrases import NUMBERS, capitalised, persons
+from vldebias.utils.phrases import capitalised, persons
 
 from .protocol import load_protocol
 from .schema import NEUTRAL, Figure, Record
@@ -18,10 +18,6 @@ TOY_JUDGE = "miniature judge"  # judges the images of the packaged toy model
 ONE_WAY = 0.9  # share of one value above which a prompt is said to lean one way
 UNEVENNESS = "Unevenness"
 NO_COUNTS = "printed figures, without counts to check them"
-QUALIFIERS = (
-    "Share of the first value if the prompt also contains the quoted words. Only records that"
-    " follow the protocol who-appears-1 have these figures."
-)
 FIRST = ("female",)  # values to show if an attribute has only two values
 
 
@@ -61,13 +57,11 @@ class Table:
 
     Attributes:
         caption: text above the table.
-        note: an explanation of the columns, or "".
         columns: the headings, starting with that of the models.
         groups: the rows of each group.
     """
 
     caption: str
-    note: str
     columns: list[str]
     groups: dict[str, list[Row]]
 
@@ -85,9 +79,7 @@ class Dot:
         value: the value.
         unevenness: the distance from even, averaged over prompts, as a share of its maximum.
         one_way: for how many prompts a single value has more than 90% of the images.
-        n_values: the number of values.
-        is_toy: whether the model is the packaged toy model.
-        has_method: whether a method against bias was used.
+        even: the share of each value if all values are equally frequent.
     """
 
     title: str
@@ -97,14 +89,7 @@ class Dot:
     value: str
     unevenness: Cell
     one_way: int
-    n_values: int
-    is_toy: bool
-    has_method: bool
-
-    @property
-    def even(self) -> float:
-        """Return the share of each value if all values are equally frequent."""
-        return 1 / self.n_values
+    even: float
 
 
 @dataclass(frozen=True)
@@ -196,19 +181,19 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
         groups.setdefault(row.group, []).append(row)
     # Records without counts come last, and otherwise the largest group first.
     groups = dict(sorted(groups.items(), key=lambda item: (item[0] == NO_COUNTS, -len(item[1]))))
-    dots: dict[str, dict[str, list[Dot]]] = {group: {} for group in groups if group != NO_COUNTS}
-    for place, value in enumerate(values):
-        for record in usable:
-            row = rows_of_record[record.name]
-            dot = _dot(record, row, place, columns)
-            if dot is not None:
-                dots[row.group].setdefault(value, []).append(dot)
+    record_of_name = {record.name: record for record in usable}
+    dots: dict[str, dict[str, list[Dot]]] = {}
+    for group, rows in groups.items():
+        for place, value in enumerate(values):
+            of_value = [_dot(record_of_name[row.record], row, place, columns) for row in rows]
+            if shown := list(filter(None, of_value)):
+                dots.setdefault(group, {})[value] = shown
     title = capitalised(attribute)
     of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
     main = [place for place in range(len(columns)) if place not in of_qualifier]
     tables = [
-        _filled("The same figures as a table", "", columns, groups, main),
-        _filled(f"{title} by qualifier", QUALIFIERS, columns, groups, of_qualifier),
+        _filled("The same figures as a table", columns, groups, main),
+        _filled(f"{title} by qualifier", columns, groups, of_qualifier),
     ]
     return Section(
         title=title,
@@ -219,17 +204,12 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
 
 
 def _filled(
-    caption: str,
-    note: str,
-    columns: Sequence[str],
-    groups: Mapping[str, Sequence[Row]],
-    kept: Iterable[int],
+    caption: str, columns: Sequence[str], groups: Mapping[str, Sequence[Row]], kept: Iterable[int]
 ) -> Table:
     """Return a table of the given columns, without columns and rows that are empty.
 
     Args:
         caption: text above the table.
-        note: an explanation of the columns, or "".
         columns: the headings of all columns after the first.
         groups: one row per record, by group, with a cell for every heading.
         kept: positions of the columns to show.
@@ -241,7 +221,7 @@ def _filled(
         cells = [row.cells[place] for place in shown]
         if any(cell.text for cell in cells):
             filled.setdefault(row.group, []).append(replace(row, cells=cells))
-    return Table(caption, note, ["Model", *(columns[place] for place in shown)], filled)
+    return Table(caption, ["Model", *(columns[place] for place in shown)], filled)
 
 
 def _dot(record: Record, row: Row, value: int, columns: Sequence[str]) -> Dot | None:
@@ -258,20 +238,18 @@ def _dot(record: Record, row: Row, value: int, columns: Sequence[str]) -> Dot | 
         share = row.cells[columns.index("Other template")]
     if share.low is None:
         return None
-    has_method = record.model.method != "none"
+    method = "" if record.model.method == "none" else f", {record.model.method}"
     name = columns[value].partition(",")[0].casefold()
     shares = _shares_of_prompts(record)
     return Dot(
-        title=f"{row.title}, {record.model.method}" if has_method else row.title,
+        title=f"{row.title}{method}",
         record=row.record,
         share=share,
         of_prompts=sorted(row[name] for row in shares),
         value=name,
         unevenness=row.cells[columns.index(UNEVENNESS)],
         one_way=sum(max(row.values()) > ONE_WAY for row in shares),
-        n_values=len(record.values),
-        is_toy=_is_toy(record),
-        has_method=has_method,
+        even=1 / len(record.values),
     )
 
 
@@ -298,12 +276,10 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
         return []
     one_way = sum(dot.one_way for dot in counted)
     total = sum(len(dot.of_prompts) for dot in counted)
-    with_method = sum(dot.has_method for dot in counted)
-    toys = sum(dot.is_toy for dot in counted)
     sentences = [
         f"{sections[0].title}: over {ONE_WAY:.0%} of the images show a single value in {one_way} of"
-        f" {total} cases, where a case is one profession in one record ({len(counted)} records,"
-        f" {with_method} with a method against bias and {toys} of a toy model)."
+        f" {total} cases. A case is one profession in one of {len(counted)} records, which share"
+        " professions."
     ]
     is_even = []
     for dot in counted:
@@ -315,7 +291,7 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
         sentences.append(
             f"An even total does not mean even professions: {worst.title} shows"
             f" {persons(worst.value)} in {worst.share.text} of the images (even among"
-            f" {NUMBERS[worst.n_values]} values: {worst.even:.0%}), and {worst.one_way} of its"
+            f" {1 / worst.even:.0f} values: {worst.even:.0%}), and {worst.one_way} of its"
             f" {len(worst.of_prompts)} professions are over {ONE_WAY:.0%} one way."
         )
     sentences.append("Compare models only within a group, which has the same prompts and judge.")
@@ -368,13 +344,9 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
     note = f"{len(record.counts)} prompts" if images else ""
     cells.append(Cell(f"{images:,}" if images else "", note, images or None))
-    title = f"{record.model.name} (toy, draws cartoons)" if _is_toy(record) else record.model.name
+    is_toy = record.judge is not None and record.judge.name == TOY_JUDGE
+    title = f"{record.model.name} (toy, draws cartoons)" if is_toy else record.model.name
     return Row(title, record.name, _group(record), _about(record), cells)
-
-
-def _is_toy(record: Record) -> bool:
-    """Return whether a record is about the packaged toy model."""
-    return record.judge is not None and record.judge.name == TOY_JUDGE
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:

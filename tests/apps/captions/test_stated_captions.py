@@ -359,7 +359,6 @@ def test_refusals_are_answers_and_counted_by_group() -> None:
     assert found["refused_gap"] == 0.75
     low, high = result.row("captions", "refused_gap", "none").interval
     assert -0.05 < low < 0.75 < high <= 1
-    assert advice(result)[2].startswith("Refused: 0.0%")
     # A refusal that states a value is a description.
     assert is_refusal(f"{sorry} It is a man.")
     said = evaluate_captions(

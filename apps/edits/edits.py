@@ -87,7 +87,8 @@ _NO_VALUE = {"neither", "none of them", "none of these", "none of the above"}
 _ABOUT_SKIN = (
     "L* is the lightness of CIELAB, from 0 (black) to 100 (white): here, the median over cheeks and"
     " forehead. “Relative” subtracts what happened to unchanged background of the same lightness,"
-    " such as a change of exposure. L* is neither race nor pigment: light on the person alone,"
+    f" such as a change of exposure. Skin counts as lighter or darker by more than {VISIBLE:g} L*."
+    " L* is neither race nor pigment: light on the person alone,"
     f" smiling, ageing, make-up or another person change it, too. {_ABOUT}"
 )
 
@@ -675,13 +676,6 @@ def _skin_sentences(skin: _Block, prefix: str) -> Iterator[str]:
     if most is not None and most.interval[0] > 0:
         name = most.subset.partition(": ")[2]
         yield f"Most in the group “{name}”: lighter by {_amount(most)}."
-    lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
-    if lighter is not None and darker is not None:
-        measure = "Relative to the background" if prefix else "Including the light"
-        yield (
-            f"{measure}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
-            f" the edits and darker in {in_percent(darker)}."
-        )
     slope = skin.figures.get("lightening_slope")
     if slope is not None and (slope.low > 0 or slope.high < 0):
         yield (

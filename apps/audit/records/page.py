@@ -17,7 +17,7 @@ from .schema import NEUTRAL, Figure, Record
 TOY_JUDGE = "miniature judge"  # judges the images of the packaged toy model
 ONE_WAY = 0.9  # share of one value above which a prompt is said to lean one way
 UNEVENNESS = "Unevenness"
-NO_COUNTS = "printed figures, without counts to check them"
+NO_COUNTS = "printed figures without counts to check them"
 FIRST = ("female",)  # values to show if an attribute has only two values
 
 
@@ -141,7 +141,6 @@ def render(records: Sequence[Record]) -> str:
         sections=sections,
         takeaways=_takeaways(sections),
         sources=records,
-        has_corrected=any(figure.labels for record in records for figure in record.figures),
     )
     return html
 
@@ -179,8 +178,8 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     for record in usable:
         row = rows_of_record[record.name]
         groups.setdefault(row.group, []).append(row)
-    # Records without counts come last, and otherwise the largest group first.
-    groups = dict(sorted(groups.items(), key=lambda item: (item[0] == NO_COUNTS, -len(item[1]))))
+    # Groups without counts come last, and otherwise the largest first.
+    groups = dict(sorted(groups.items(), key=lambda item: (NO_COUNTS in item[0], -len(item[1]))))
     record_of_name = {record.name: record for record in usable}
     dots: dict[str, dict[str, list[Dot]]] = {}
     for group, rows in groups.items():
@@ -255,10 +254,8 @@ def _dot(record: Record, row: Row, value: int, columns: Sequence[str]) -> Dot | 
 
 def _group(record: Record) -> str:
     """Return the prompts and the judge of a record, such as "33 professions, judged by ..."."""
-    if not record.counts:
-        return NO_COUNTS
-    prompts = f"{len(_shares_of_prompts(record))} professions"
-    if record.protocol:
+    prompts = f"{len(_shares_of_prompts(record))} professions" if record.counts else NO_COUNTS
+    if record.counts and record.protocol:
         prompts += f" of the protocol {record.protocol}"
     if record.judge is None:
         return prompts
@@ -379,16 +376,14 @@ def _unevenness(record: Record, figure: Figure | None) -> Cell:
 
 
 def _about(record: Record) -> list[str]:
-    """Describe a record's method, judge and settings, and the origin of its counts."""
+    """Describe a record's method and settings, and the origin of its counts."""
     lines = []
     if record.model.method != "none":
         lines.append(f"method: {record.model.method}")
-    if record.judge is not None:
-        labels = max((figure.labels for figure in record.figures), default=0)
-        corrected = f", corrected by {labels} labels" if labels else ""
-        kind = "people" if record.judge.kind == "people" else "judge"
-        lines.append(f"{kind}: {record.judge.name}{corrected}")
     settings = []
+    labels = max((figure.labels for figure in record.figures), default=0)
+    if labels:
+        settings.append(f"corrected by {labels} labels of people")
     if record.generation.guidance is not None:
         settings.append(f"guidance {record.generation.guidance:g}")
     if record.counts:

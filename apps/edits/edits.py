@@ -645,7 +645,7 @@ def _skin_answer(skin: _Block, *, is_relative: bool) -> str:
             which = several if len(of_change) > 1 else "only with"
             answers.append(f"{change} {which} “{name}”, by {_amount(most)}")
     if answers:
-        return f"{' and '.join(answers)}{beyond}"
+        return f"{'; '.join(answers)}{beyond and ','}{beyond}"
     everybody = [row for row in rows if not row.subset]
     if not everybody:
         return "too few people to tell"

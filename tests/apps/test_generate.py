@@ -186,7 +186,7 @@ BOTH = {"male": 1, "female": 1}
             ["female"] * 3,
             {"male": 1, "female": 2},
             True,
-            "asked for 3 women and 0 men, 2 and 1 seen",
+            "asked for 3 women and 0 men, seen: 2 women and 1 man",
         ),
         (
             [BOTH, {"female": 1, "male": 1}],

@@ -27,7 +27,7 @@ from vldebias.report.table import (
     verdict,
     with_lam,
 )
-from vldebias.utils.phrases import capitalised, listed_words, quantity, quantity_of
+from vldebias.utils.phrases import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -611,29 +611,6 @@ def _evidence(conclusion: Conclusion) -> list[str]:
     elif chance is not None:
         notes.append(f"chance {chance:{form}}")
     return notes
-
-
-def skin_sentence(
-    change: tuple[float, float, float] | None, measured: int, pairs: int, beyond: str
-) -> str:
-    """Return the first sentence on what an image editor did to the lightness of skin.
-
-    Args:
-        change: mean change of L* and the bounds of its interval, or None if it is unknown.
-        measured: number of pairs that could be measured.
-        pairs: number of pairs.
-        beyond: what the change does not include, such as " beyond the light of the whole image".
-    """
-    ending = f"{measured:,} of {quantity(pairs, 'pair')} could be measured."
-    if change is None:
-        return f"Skin: too few people to tell; {ending}"
-    value, low, high = change
-    if low <= 0 <= high:
-        figures = f"({value:+z.1f} L* [{low:+z.1f}, {high:+z.1f}])"
-        return f"Skin: no clear lightening or darkening{beyond} {figures}; {ending}"
-    smallest, largest = sorted((abs(low), abs(high)))
-    amount = f"{abs(value):.1f} L* [{smallest:.1f}, {largest:.1f}] on average"
-    return f"Skin: {'lighter' if low > 0 else 'darker'} by {amount}{beyond}; {ending}"
 
 
 def words_of_method(row: ReadableRow) -> str:

@@ -32,6 +32,7 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.resampling import Interval
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
+from vldebias.report.text import stored_sentences
 
 # label, caption, what the caption states
 CASES = (
@@ -118,12 +119,12 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     gap = result.row("captions", "said_gap", "table 2").change
     assert gap is not None
     assert gap[0] == pytest.approx(-30 / 120)
-    notes = result.provenance[0].settings["notes"]
-    assert notes[0].startswith("a: Of 210 images with a clear label, ")
-    assert notes[1].startswith("table 2: Of 210 images with a clear label, ")
-    assert notes[2] == (
-        "30 of 329 images have no label, such as '9'; left out. Left out: 1 image not described by"
-        " every model, such as '329'."
+    first, second, *rest = stored_sentences(result, "notes")
+    assert first.startswith("a: Of 210 images with a clear label, ")
+    assert second.startswith("table 2: Of 210 images with a clear label, ")
+    assert rest[-1] == (
+        "Left out: 1 of 330 images lacks a caption (a 0, table 2 1), and 30 of the other 329 a"
+        " label."
     )
     page = write_run(result, tmp_path).read_text()
     for name in ("all, a", "all, table 2", "female, table 2"):
@@ -345,7 +346,6 @@ def test_refusals_are_answers_and_counted_by_group() -> None:
     assert found["refused_gap"] == 0.75
     low, high = result.row("captions", "refused_gap", "none").interval
     assert -0.05 < low < 0.75 < high <= 1
-    assert advice(result)[2].startswith("Refused: 0.0%")
     # A refusal that states a value is a description.
     assert is_refusal(f"{sorry} It is a man.")
     said = evaluate_captions(
@@ -402,6 +402,13 @@ def test_images_without_a_partner_are_counted(tmp_path: Path) -> None:
     message = "none of 30 images has a label, such as 'val/0.png'; the references are .* '100.png'"
     with pytest.raises(InvalidInputError, match=message):
         evaluate_captions({"image": images[30:], "caption": ["A man."] * 30}, references=labels)
+
+
+def test_models_that_describe_different_images_lose_nobody_silently() -> None:
+    images = [1, 2, 3, 4, 3, 4, 5, 6]
+    columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
+    result = evaluate_captions(columns | {"label": ["male"] * 8})
+    assert "Left out: 4 of 6 images lack a caption (a 2, b 2)." in advice(result)
 
 
 def test_an_interrupt_while_resampling_leaves_the_page(
@@ -555,7 +562,9 @@ def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> 
                   if row["misread"]}  # fmt: skip
         assert marked == {"2", "6"}
     sentence = advice(result)[1]
-    assert sentence.startswith("Without 2 images with a text marked as misread: Of 5 images")
+    assert sentence.startswith(
+        "Without 2 images marked as misread or wrongly labelled: Of 5 images"
+    )
     assert "20.0%" in sentence  # one of five is still wrong
     (examples,) = [p.settings["examples"] for p in result.provenance if p.settings["examples"]]
     assert [row["misread"] for row in examples["rows"]] == ["x", "", "x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +21,7 @@ from .study import ImageFolder, Question, annotator_name
 
 SLOW = 3600.0  # maximum recorded seconds per answer, because annotators may take a break
 SHARED = 20  # images that every annotator sees first, so that agreement can be measured early
+EVALUATED = {"gender", "race"}  # attributes of `vldebias eval human`
 PACE = 5  # minimum number of answers before the remaining time is estimated
 
 
@@ -308,15 +310,25 @@ class Labelling:
         return [png for png in map(self._png, shown) if png is not None]
 
     def next_command(self) -> str:
-        """Return the command that uses the answers."""
+        """Return the commands that use the answers, one per line."""
+        root = self.folder.root
+        asked = {question.attribute for question in self.questions}
+        if self.folder.is_generated and asked <= EVALUATED:
+            words = ["eval", "human", "--label-file", str(self.log.path), "--image-dir", str(root)]
+            return shlex.join(["vldebias", *words])
+        commands = []
         for question in self.questions:
+            words = ["eval", "shares", str(self.log.path), "--prompt-column", "prompt"]
+            words += ["--value-column", question.attribute, "--groups", ",".join(question.values)]
+            if self.folder.weights:
+                words += ["--weight-column", "weight"]
+            words += ["--out", f"shares-{question.attribute}"]
             if question.prompt_set:
                 # The command finds the answers in the folder.
-                return (
-                    f"vldebias debias {question.prompt_set} --reference {self.folder.root} --model"
-                    " NAME --out edit"
-                )
-        return f"vldebias eval human --label-file {self.log.path} --image-dir {self.folder.root}"
+                words = ["debias", question.prompt_set, "--reference", str(root)]
+                words += ["--model", "NAME", "--out", "edit"]
+            commands.append(shlex.join(["vldebias", *words]))
+        return "\n".join(commands)
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))

@@ -39,7 +39,10 @@ def shares(
         typer.Argument(
             exists=True,
             metavar="TABLE",
-            help="Table with one row per image: .csv, .tsv, .parquet or .jsonl.",
+            help=(
+                "Table with one row per image (.csv, .tsv, .parquet or .jsonl), or the answers from"
+                " `vldebias label`."
+            ),
         ),
     ],
     rename: Annotated[

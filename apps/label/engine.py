@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 import threading
 import time
 from collections import defaultdict
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
+from shlex import quote
 from statistics import median
 
 from vldebias.errors import InvalidInputError
@@ -311,24 +311,25 @@ class Labelling:
 
     def next_command(self) -> str:
         """Return the commands that use the answers, one per line."""
-        root = self.folder.root
-        asked = {question.attribute for question in self.questions}
-        if self.folder.is_generated and asked <= EVALUATED:
-            words = ["eval", "human", "--label-file", str(self.log.path), "--image-dir", str(root)]
-            return shlex.join(["vldebias", *words])
+        folder = quote(str(self.folder.root))
+        file = quote(str(self.log.path))
+        weight = " --weight-column weight" if self.folder.weights else ""
         commands = []
         for question in self.questions:
-            words = ["eval", "shares", str(self.log.path), "--prompt-column", "prompt"]
-            words += ["--value-column", question.attribute, "--groups", ",".join(question.values)]
-            if self.folder.weights:
-                words += ["--weight-column", "weight"]
-            words += ["--out", f"shares-{question.attribute}"]
+            attribute = quote(question.attribute)
+            groups = quote(",".join(question.values))
+            command = (
+                f"eval shares {file} --prompt-column prompt --value-column {attribute}"
+                f" --groups {groups}{weight} --out shares-{attribute}"
+            )
             if question.prompt_set:
                 # The command finds the answers in the folder.
-                words = ["debias", question.prompt_set, "--reference", str(root)]
-                words += ["--model", "NAME", "--out", "edit"]
-            commands.append(shlex.join(["vldebias", *words]))
-        return "\n".join(commands)
+                prompt_set = quote(question.prompt_set)
+                command = f"debias {prompt_set} --reference {folder} --model NAME --out edit"
+            elif self.folder.is_generated and question.attribute in EVALUATED:
+                command = f"eval human --label-file {file} --image-dir {folder}"
+            commands.append(f"vldebias {command}")
+        return "\n".join(dict.fromkeys(commands))
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))

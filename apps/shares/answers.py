@@ -210,19 +210,16 @@ def table_of_answers(path: Path, attribute: str) -> dict[str, list[str]]:
         attribute: the attribute whose images are listed.
 
     Returns:
-        The columns: "image", "folder" (its first folder), "prompt" (the same for all images),
-        "weight" (inverse probability that the image was sampled), and one column per attribute with
-        the majority's answers, as from `labels_of_folder`.
+        The columns "image", "prompt" (the same for all images) and "weight" (inverse probability
+        that the image was sampled), and one per attribute with the majority's answers, as from
+        `labels_of_folder`.
     """
     answers = [answer for answer in read_answers([path]) if answer.attribute == attribute]
     weight_of_image = {answer.image: str(answer.weight or 1.0) for answer in answers}
     images = list(weight_of_image)
     columns, _ = labels_of_folder(path.parent, images, path.name)
-    columns["image"] = images
-    columns["folder"] = [image.rpartition("/")[0].partition("/")[0] for image in images]
-    columns["prompt"] = ["all images"] * len(images)
-    columns["weight"] = list(weight_of_image.values())
-    return columns
+    weights = list(weight_of_image.values())
+    return {**columns, "image": images, "prompt": ["all"] * len(images), "weight": weights}
 
 
 def labels_of_folder(

@@ -39,10 +39,7 @@ def shares(
         typer.Argument(
             exists=True,
             metavar="TABLE",
-            help=(
-                "Table with one row per image (.csv, .tsv, .parquet or .jsonl), or the answers from"
-                " `vldebias label`."
-            ),
+            help="Table (.csv, .tsv, .parquet, .jsonl) with one row per image, or answers.jsonl.",
         ),
     ],
     rename: Annotated[

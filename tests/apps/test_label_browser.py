@@ -82,12 +82,11 @@ def test_keys_pressed_before_the_first_image_appears_are_not_answers(
     with opened(browser, address, WIDE) as page:
         page.get_by_label("Your name").fill("Early")
         held: list[Any] = []
-        page.route("**/queue/join*", lambda route: held.append(route))
+        page.route("**/queue/join*", lambda route: held.append(route), times=1)
         page.keyboard.press("Enter")
         while not held:
             page.wait_for_timeout(10)
         page.keyboard.press("1")
-        page.unroute("**/queue/join*")
         held[0].continue_()
         page.locator("#question", has_text="Gender?").wait_for()
         press(page, "2")

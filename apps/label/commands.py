@@ -40,9 +40,7 @@ def label_command(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="File of answers. Default: FOLDER/answers.jsonl, also read by `debias`."
-        ),
+        typer.Option("--out", help="File. Default: FOLDER/answers.jsonl, which `debias` reads."),
     ] = None,
     annotator: Annotated[
         list[str] | None,

@@ -24,6 +24,7 @@ from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference
 from vldebias.methods.boundary import (
     APART,
+    FEWEST_LABELLED,
     FEWEST_UNLABELLED,
     class_means,
     cosines,
@@ -178,6 +179,8 @@ def test_labelled_images_move_the_boundaries_of_any_number_of_classes(classes: i
 
 
 def test_fewer_labelled_images_than_were_measured_are_reported() -> None:
+    measured = Path(__file__).parents[2] / "eval" / "results" / "simple_rivals.json"
+    assert f'"classification, {FEWEST_LABELLED} labelled images: ' in measured.read_text()
     rows, codes = pictures(60, 1)
     with pytest.warns(SuspectInputWarning, match="only 8 labelled images .* label 12 more images"):
         edit = fitted(Reference(rows, labels={"class": labels_of(codes, 8)}))

@@ -40,7 +40,7 @@ from vldebias.utils.arrays import Codes, Floats
 from vldebias.utils.phrases import quantity
 
 FEWEST_UNLABELLED = 100  # with fewer distinct images, two parts appear by chance
-FEWEST_LABELLED = 20  # in eval/results/simple_rivals.json
+FEWEST_LABELLED = 20  # as many as were measured in eval/results/simple_rivals.json
 APART = 3.5  # at a distance of 2.5 deviations, one class is sometimes cut in two
 SMALLEST_PART = 0.03
 CLEAR_GAIN = 10.0  # difference in BIC that Kass and Raftery (1995) call "very strong"

@@ -79,6 +79,11 @@ class ImageFolder:
             return _of_files(folder, limit)
         return _of_plan(GeneratedImages.open(root), limit)
 
+    @property
+    def is_generated(self) -> bool:
+        """Return whether the images were generated from a plan."""
+        return (self.root / PLAN).is_file()
+
     def png(self, record: PlannedImage) -> bytes:
         """Return the image as a new PNG without metadata such as the prompt.
 

@@ -17,6 +17,7 @@ from label_parts import draw
 
 from apps import abandoned, serving
 from tests.apps.test_images_api import ask as in_process
+from tests.processes import run_python
 from vldebias.errors import InvalidInputError
 
 
@@ -308,6 +309,26 @@ def test_credentials_have_two_parts_and_come_from_the_environment(
             serving.credentials(public=True)
     monkeypatch.delenv(serving.AUTH)
     assert serving.credentials(public=False) is None
+
+
+SERVED = """
+import os, sys
+import gradio as gr
+from apps.serving import serve
+
+def announce(address):
+    print("matplotlib.pyplot" in sys.modules, flush=True)
+    os._exit(0)
+
+with gr.Blocks() as demo:
+    pass
+serve(demo, announce=announce)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_visitor_does_not_wait_for_an_import() -> None:
+    assert run_python(SERVED).stdout == "True\n"
 
 
 def status_of(address: str, **headers: str) -> int:

@@ -1,5 +1,6 @@
 """Test where the default moves a classifier's boundary, and when it leaves it."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,17 @@ from torch.nn.functional import normalize
 
 import vldebias
 from tests.methods.made import normal
-from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
+from vldebias.errors import (
+    AutoDeclinedWarning,
+    InvalidInputError,
+    ReferenceWarning,
+    SuspectInputWarning,
+)
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference
 from vldebias.methods.boundary import (
     APART,
+    FEWEST_LABELLED,
     FEWEST_UNLABELLED,
     class_means,
     cosines,
@@ -157,6 +164,19 @@ def test_labelled_images_move_the_boundaries_of_any_number_of_classes(classes: i
     assert (predicted(texts, prompt_set, None, new) == new_codes).mean() < 0.6
     assert (predicted(texts, prompt_set, edit, new) == new_codes).mean() > 0.95
     assert "With each of 40 labelled images left out in turn" in edit.provenance.choice.reason
+
+
+def test_fewer_labelled_images_than_were_measured_are_reported() -> None:
+    measured = Path(__file__).parents[2] / "eval" / "results" / "simple_rivals.json"
+    assert f'"classification, {FEWEST_LABELLED} labelled images: ' in measured.read_text()
+    rows, codes = pictures(60, 1)
+    with pytest.warns(SuspectInputWarning, match="only 8 labelled images .* label 12 more images"):
+        edit = fitted(Reference(rows, labels={"class": labels_of(codes, 8)}))
+    assert "Moved the boundary" in edit.provenance.choice.reason
+    with warnings.catch_warnings():  # follow the advice
+        warnings.simplefilter("error")
+        edit = fitted(Reference(rows, labels={"class": labels_of(codes, 8 + 12)}))
+    assert "Moved the boundary" in edit.provenance.choice.reason
 
 
 def test_offsets_put_each_pair_of_classes_halfway_between_their_means() -> None:

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import urlsplit
@@ -308,6 +309,8 @@ def serve(
     from gradio import queueing
 
     queueing.traceback = _Lines()
+    # Gradio imports it during the first event, which would take seconds without any sign.
+    import_module("matplotlib.pyplot")
     user = credentials(public=public and not site)
     # Open the port first, since Gradio needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)

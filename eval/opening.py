@@ -39,12 +39,16 @@ def main() -> None:
     query = search_tab.QUERIES[engine.galleries[0]][0]
     answer, _ = search(engine, query, "gender", search_tab.SEARCH_METHODS[0])
     opening.save_search(answer)
-    print(answer.sentence())
+    print(*answer.summary(), sep="\n")
 
 
 def save_labelled(result: Any, path: Path) -> None:
-    """Save the rows of a result as an image, each below a line with its description."""
-    rows = [opening.sheet_of([row.images]) for row in result.rows]
+    """Save the rows of a result as an image, each below a line with its description.
+
+    A row is shown in two lines, so that a phone shows its images large enough.
+    """
+    half = len(result.rows[0].images) // 2
+    rows = [opening.sheet_of([row.images[:half], row.images[half:]]) for row in result.rows]
     height = LABEL + rows[0].height
     picture = Image.new("RGB", (rows[0].width, height * len(rows)), "white")
     pen = ImageDraw.Draw(picture)

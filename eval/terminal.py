@@ -101,7 +101,7 @@ def balance() -> str:
 def audit() -> str:
     """Return the output of `vldebias audit` for several kinds of prompts."""
     Path("prompts.txt").write_text("\n".join(AUDITED))
-    words = ("audit", "prompts.txt", "--attribute", "gender", "--model", "miniature")
+    words = ("audit", "prompts.txt", "--attribute", "gender", "--pipeline", "miniature")
     return stdout_of(*words)
 
 

@@ -46,8 +46,3 @@ def test_every_function_and_class_is_used_or_documented() -> None:
     users = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "eval").rglob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in users)
     assert sorted(set(unused(*trees, text=text)) - CALLED_BY_OTHERS) == []
-
-
-def test_an_unused_function_is_found() -> None:
-    tree = ast.parse("def used(): ...\ndef unused(): used()\n")
-    assert list(unused(tree)) == ["unused"]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import REMOVED, SuspectInputWarning, VldebiasError
+from vldebias.errors import SuspectInputWarning, VldebiasError
 from vldebias.methods.reference import Reference
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.wording import Balancer
@@ -75,13 +75,6 @@ def test_a_removed_option_says_what_to_do_instead(tmp_path: Path) -> None:
     # An unknown option still gets a suggestion, and values are no options.
     assert "Possible options: --seed" in CliRunner().invoke(app, [*call, "--sed", "1"]).output
     assert CliRunner().invoke(app, [*call, "--seed", "1"]).exit_code == 0
-
-
-def test_removed_names_are_gone() -> None:
-    assert not set(vars(vldebias)) & set(REMOVED)
-    for sentence in REMOVED.values():
-        assert sentence[0].islower()
-        assert not sentence.endswith(".")
 
 
 def test_a_file_name_is_not_balanced_silently() -> None:

@@ -510,7 +510,6 @@ def test_the_page_folds_all_but_ten_queries(tmp_path: Path) -> None:
 
 
 @refused(
-    (42, "expected a function"),
     (dict, "expected a function"),
     ({}, r"180 of 180 prompts are missing"),
     (lambda texts: as_lists(texts[1:]), r"63 vectors for 64 texts"),
@@ -555,9 +554,7 @@ def test_mismatched_vectors_are_rejected(vectors: Any, texts: Any) -> None:
 
 @refused(
     (5, "expected a string"),
-    (b"A doctor", "expected a string"),
     ([1], "expected a string"),
-    (None, "expected a string"),
 )
 def test_anything_but_strings_is_rejected(texts: Any) -> None:
     debiased().embed(texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -41,6 +42,16 @@ POOR = 0.1  # predictions with a lower R2 are poor; with an R2 of 0 or less, the
 # Ranks of the advice, most urgent first.
 LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
 MEASURE = "measure yours (--measure)"
+MISSING = re.compile(r"generate (\d+) more$")
+CLAUSES = {
+    "no clear lean": "has no clear lean",
+    "too few images": "has too few images ({}) for a verdict",
+    "cannot tell (not judged)": "is unlike the judged prompts",
+    "cannot tell from text": "cannot be predicted from text",
+    "no person is asked for": "asks for no person",
+}
+"""Maps verdicts to the words that count one prompt."""
+PLURALS = {"leans": "lean", "states": "state", "has": "have", "is": "are", "asks": "ask"}
 
 
 @dataclass(frozen=True)
@@ -165,7 +176,7 @@ def audit(
         settings={
             "calibration": source,
             "calibrations": model_of_method,
-            "intervals": f"Wilson's for judged images, otherwise jackknife+, {LEVEL:.0%}",
+            "intervals": f"exact for judged images, otherwise jackknife+, {LEVEL:.0%}",
             "values": first.values,
             "prompts": {row.prompt: row.advice for row in advised},
             "advice": sentences,
@@ -419,15 +430,21 @@ def _sentences(
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Summarise all prompts, the most urgent one, and where the shares come from."""
-    sentences = [_how_many_lean(advised)]
+    sentences = [f"{quantity(len(advised), 'prompt')}: {_verdicts(advised)}."]
     predicted = _predicted(advised, prediction)
-    for row in predicted[:1]:
+    leaning = [row for row in predicted if row.rank == LEANS]
+    for row in leaning[:1]:
         side = prediction.side(row.place)
         share, low, high = prediction.shares[:, side, row.place]
         sentences.append(
             f"Look first at “{row.prompt}”: {row.verdict}, {share:.0%} {prediction.values[side]}"
             f" [{low:.0%}, {high:.0%}]."
         )
+    missing = [int(more) for row in predicted for more in MISSING.findall(row.advice)]
+    if missing and not leaning:
+        settled = quantity(missing.count(min(missing)), "prompt")
+        more = quantity(min(missing), "more image")
+        sentences.append(f"For a verdict on {settled}, generate {more} of each.")
     n_counted = sum(row.place in prediction.n_images for row in predicted)
     verb = "was" if n_counted == 1 else "were"
     if prediction.own_images:
@@ -457,9 +474,9 @@ def _summary_of_models(
         f"There are no counts for images from this model ({predictions[0].model}), so the audit"
         " cannot tell which way they lean: measure them (--pipeline DIR --measure 8)."
     ]
-    unpredicted = _unpredicted(advised)
+    unpredicted = [row for row in advised if row.rank == NOTHING]
     if unpredicted:
-        sentences.append(f"Of {quantity(len(advised), 'prompt')}, {unpredicted}.")
+        sentences.append(f"Without a prediction: {_verdicts(unpredicted)}.")
     sentences.append(
         f"For comparison, the shares are shown for {models}; use --calibration NAME to show only"
         " one of them."
@@ -488,54 +505,26 @@ def _summary_of_models(
     return sentences
 
 
-def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
-    """Summarise how many prompts lean to each value, and why others are not predicted.
+def _verdicts(advised: Sequence[AdvisedPrompt]) -> str:
+    """Count the prompts with each verdict, most urgent first.
 
-    Example: "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 is not predicted (names a
-    person: 1)."
+    Example: "1 leans male, 3 have too few images (3 or 4) for a verdict, 1 asks for no person"
     """
-    count_of_kind = Counter(row.verdict for row in advised if row.rank < NOTHING)
+    # Verdicts name the number of images, and quote the words of a fact.
+    kinds = [re.split(r' \(\d| "', row.verdict)[0] for row in advised]
+    numbers = {n for row in advised for n in re.findall(r"too few images \((\d+)\)", row.verdict)}
+    images = sorted(map(int, numbers))
+    shown = " or ".join(map(str, images))
+    if len(images) > 2:
+        shown = f"{images[0]:,} to {images[-1]:,}"
     clauses = []
-    if not any(row.rank == LEANS for row in advised):
-        clauses.append("none clearly leans to a value")
-    # `advised` is sorted by rank, so prompts that lean come first.
-    for kind, count in count_of_kind.items():
-        clauses.append(_counted_kind(kind, count))
-    words = f"Of {quantity(len(advised), 'prompt')}, {', '.join(clauses)}"
-    unpredicted = _unpredicted(advised)
-    return f"{words}; {unpredicted}." if unpredicted else f"{words}."
-
-
-def _unpredicted(advised: Sequence[AdvisedPrompt]) -> str:
-    """Describe how many prompts are not predicted, and why. Returns "" if there are none.
-
-    Example: "2 are not predicted (names a person: 2)"
-    """
-    verdicts = [row.verdict for row in advised if row.rank == NOTHING]
-    # The rows quote the words of a fact, which would make a long summary.
-    count_of_reason = Counter(verdict.split(' "')[0] for verdict in verdicts)
-    if not count_of_reason:
-        return ""
-    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in count_of_reason.most_common())
-    verb = "is" if count_of_reason.total() == 1 else "are"
-    return f"{count_of_reason.total():,} {verb} not predicted ({reasons})"
-
-
-def _counted_kind(kind: str, count: int) -> str:
-    """Describe how many prompts have a given verdict, such as "2 have no clear lean"."""
-    is_single = count == 1
-    if kind.startswith("leans "):
-        verb = "clearly leans" if is_single else "clearly lean"
-        kind = kind.removeprefix("leans ")
-    elif kind == "cannot tell (not judged)":
-        verb = "is" if is_single else "are"
-        kind = "unlike the judged prompts"
-    elif kind.startswith("cannot tell"):
-        verb = "cannot be predicted"
-        kind = "from its text" if is_single else "from their texts"
-    else:
-        verb = "has" if is_single else "have"
-    return " ".join(filter(None, [f"{count:,}", verb, kind]))
+    for kind, count in Counter(kinds).items():
+        words = CLAUSES.get(kind, f"is not predicted ({kind})").format(shown)
+        if kind.startswith(("leans ", "states ", "may name ")):
+            words = kind
+        verb, _, rest = words.partition(" ")
+        clauses.append(f"{count:,} {verb if count == 1 else PLURALS.get(verb, verb)} {rest}")
+    return ", ".join(clauses)
 
 
 def _with_fit(

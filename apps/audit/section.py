@@ -55,6 +55,7 @@ class AuditedPrompt(NamedTuple):
         n_images: number of images in which the share was counted, or 0 if it is predicted.
         predicted: for a counted share, the share predicted without these images, if available.
         images: for a counted share, the images, if available.
+        is_unlike: whether the counted share contradicts the predicted one.
     """
 
     prompt: str
@@ -65,6 +66,7 @@ class AuditedPrompt(NamedTuple):
     n_images: int = 0
     predicted: str = ""
     images: Sequence[AuditedImage] = ()
+    is_unlike: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,7 @@ class AuditSection:
             width: the maximum length of a line.
         """
         shown = self.prompts[: max(room - 1, 0)]  # one line is needed for the heading
-        head = ["verdict", f"{share_heading(self.prompts)} [95%]", "prompt"]
-        if any(row.models for row in self.prompts):
-            head[1] = share_heading(self.prompts)
+        head = ["verdict", share_heading(self.prompts), "prompt"]
         has_prediction = any(row.predicted for row in self.prompts)
         if has_prediction:
             head.insert(2, "predicted")
@@ -147,7 +147,8 @@ class AuditSection:
             cells = [row.verdict, row.share, " ".join(row.prompt.split())]
             if has_prediction:
                 # The interval would leave too little space for the prompt.
-                cells.insert(2, row.predicted.partition(" [")[0])
+                share = row.predicted.partition(" [")[0]
+                cells.insert(2, f"{share} (unlike)" if row.is_unlike else share)
             rows.append(cells)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
@@ -190,9 +191,8 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
         shares = _likeliest_shares(block[block.method == NONE], values)
         counted = _likeliest_shares(counted_rows, values)
         images_of_prompt = provenance.settings.get("images") or {}
-        numbers = {}
-        for row in counted_rows.itertuples():
-            numbers[row.subset.rpartition(": ")[0]] = row.n
+        numbers = _counted_images(of_task[of_task.method == NONE])
+        unlike = _contradicted(counted_rows, block, 1 / max(len(values), 1))
         shares_by_model = {}
         for method, rows in block[block.method != NONE].groupby("method", sort=False):
             shares_by_model[str(method)] = _likeliest_shares(rows, values)
@@ -207,12 +207,34 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
             if prompt in counted:
                 predicted = share
                 share = str(counted[prompt])
+            advised = AuditedPrompt(prompt, share, verdict, remedy, models, numbers.get(prompt, 0))
             images = _audited_images(images_of_prompt.get(prompt, ()))
-            n = numbers.get(prompt, 0)
-            audited.append(
-                AuditedPrompt(prompt, share, verdict, remedy, models, n, predicted, images)
-            )
+            advised = advised._replace(predicted=predicted, images=images)
+            audited.append(advised._replace(is_unlike=prompt in unlike))
     return audited
+
+
+def _counted_images(frame: pd.DataFrame) -> dict[str, int]:
+    """Map each prompt whose share was counted to the number of images."""
+    numbers: dict[str, int] = {}
+    for row in frame.itertuples():
+        # The packaged counts for the same subject are used as predictions.
+        if row.metric == "counted_share" or row.units == ("images",):
+            numbers.setdefault(row.subset.rpartition(": ")[0], row.n)
+    return numbers
+
+
+def _contradicted(counted: pd.DataFrame, predicted: pd.DataFrame, even: float) -> set[str]:
+    """Return the prompts whose counted share contradicts the predicted one.
+
+    The intervals do not overlap, or the prediction clearly leans to the other side.
+    """
+    both = counted.merge(predicted, on="subset", suffixes=("", "_before"))
+    is_apart = (both.low > both.high_before) | (both.high < both.low_before)
+    is_below = (both.value < even) & (both.low_before > even)
+    is_above = (both.value > even) & (both.high_before < even)
+    contradicted = both.subset[is_apart | is_below | is_above]
+    return {subset.rpartition(": ")[0] for subset in contradicted}
 
 
 def _audited_images(entries: Sequence[Sequence[Any]]) -> list[AuditedImage]:
@@ -252,10 +274,10 @@ def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
     """Return a heading for the shares, which says whether they were counted or predicted."""
     if any(row.models for row in prompts):
         return "share over models"
-    shares = [row for row in prompts if row.share]
-    if not any(row.n_images for row in shares):
-        return "predicted share"
-    return "counted share" if all(row.n_images for row in shares) else "share"
+    are_counted = {row.n_images > 0 for row in prompts if row.share}
+    if len(are_counted) == 2:
+        return "expected share [95%]"
+    return "counted share [95%]" if True in are_counted else "predicted share [95%]"
 
 
 def commands_of_remedies(
@@ -281,16 +303,14 @@ def commands_of_remedies(
             ("Attach a method to the pipeline", f'vldebias.debias(pipe, "{attribute}")')
         )
     command = f"vldebias audit {prompts_file} --attribute {name} --pipeline DIR"
-    total_of_prompt = {}
+    totals = []
     for row in prompts:
         more = re.search(r"generate (\d+) more$", row.remedy)
         if more is not None:
-            generated = len(row.images) or row.n_images
-            total_of_prompt[row.prompt] = generated + int(more[1])
-    if total_of_prompt:
-        prompt = min(total_of_prompt, key=lambda prompt: total_of_prompt[prompt])
-        words = f"Generate more images, enough for “{prompt}” if its share stays the same"
-        number = f"--measure {total_of_prompt[prompt]}"
+            totals.append((len(row.images) or row.n_images) + int(more[1]))
+    if totals:
+        words = "Generate more images, enough for the next verdict if the shares stay the same"
+        number = f"--measure {min(totals)}"
         again, is_again = re.subn(r"--measure[ =]\d+", number, command_run)
         if is_again:
             # The folder of the command has the images so far.

@@ -26,7 +26,7 @@ from vldebias.utils.phrases import lacking, listed_words, persons, quantity
 from .examples import Examples, Texts, write_measured
 from .interrupts import until_interrupted
 from .people import describe_captions
-from .reading import NOT_STATED, OTHER, REFUSED, SEVERAL, UNCLEAR, StatementReader
+from .reading import NO_LABEL, NOT_STATED, OTHER, REFUSED, SEVERAL, UNCLEAR, StatementReader
 from .rows import ANSWERS, AnswerRows, Mask, Words
 from .table import CAPTION_ROLES, StatedRow, read_stated, texts_of_cell, with_texts
 
@@ -162,7 +162,7 @@ def stated_result(
         # The first model is called "none", because all changes are relative to "none".
         method = NONE if model == models[0] else model
         texts[method] = _texts_by_image([row for row in rows if row.model == model])
-    shared_images, unshared = _shared_images(texts)
+    shared_images = _shared_images(texts)
     words: dict[str, list[str]] = {method: [] for method in texts}
     images = []
     # Answers of a judge are read at once. Ctrl-C has ended the questions then.
@@ -173,7 +173,7 @@ def stated_result(
             is_refused = value == NOT_STATED and all(map(is_refusal, of_image[image]))
             words[method].append(REFUSED if is_refused else value)
     labels, unlabelled = _labels([*rows, *about], about, images, reader)
-    notes = [*notes, *unlabelled, *unshared]
+    notes = _left_out(notes, unlabelled, labels, n_models=len(models))
     if len(images) < len(shared_images):
         notes.append(
             f"Interrupted: {len(images):,} of {quantity(len(shared_images), 'image')} were read."
@@ -200,39 +200,68 @@ def stated_result(
         files.setdefault(row.image, []).append(row.file)
     settings = {"models": models, "notes": notes}
     settings |= examples.write(answers, models, images, texts, files, stated_value)
-    parts = []
-    if answers.clear.any():
-        noun_of_image = _cells(rows, "noun")
-        nouns = np.array([noun_of_image.get(image, "") for image in images])
-        misread = np.isin(images, [image for model, image in examples.misread if model in models])
-        parts.append(_clear_result(answers, settings, nouns, misread))
-    if (labels == UNCLEAR).any():
-        parts.append(_unclear_result(answers, {**settings, "notes": [], "examples": None}))
+    noun_of_image = _cells(rows, "noun")
+    nouns = np.array([noun_of_image.get(image, "") for image in images])
+    misread = np.isin(images, [image for model, image in examples.misread if model in models])
+    parts = _parts(answers, settings, nouns, misread)
     result = Result.from_tasks(provenance.task, parts, seconds=None)
     if examples.out is not None:
         write_measured(result, provenance.task, examples.strips, examples.out, examples.stem)
     return result
 
 
-def _shared_images(texts: Texts) -> tuple[list[str], list[str]]:
-    """Return the images that each model describes, and a sentence about the rest, if any."""
-    unshared = dict.fromkeys(chain(*texts.values()))
-    shared = [image for image in unshared if all(image in known for known in texts.values())]
+def _left_out(
+    notes: Sequence[str], unlabelled: Sequence[str], labels: Words, *, n_models: int
+) -> list[str]:
+    """Return the sentences on images that are left out, or a single one for several models.
+
+    Args:
+        notes: sentences on images without a text.
+        unlabelled: sentences on images without a label.
+        labels: label of each image (n,), or NO_LABEL.
+        n_models: number of models.
+    """
+    n = int((labels == NO_LABEL).sum())
+    if n_models == 1 or not (n and notes):
+        return [*notes, *unlabelled]
+    return [f"{notes[0].removesuffix('.')}, and {n:,} of the other {len(labels):,} a label."]
+
+
+def _parts(
+    answers: AnswerRows, settings: Mapping[str, Any], nouns: Words, misread: Mask
+) -> list[TaskResult]:
+    """Return the results for images with a clear label, and for unclear images, if there are any.
+
+    Args:
+        answers: what the models state.
+        settings: settings of the tasks, with the notes.
+        nouns: the noun of each image (n,), or "".
+        misread: which images have a text that people marked as misread (n,).
+    """
+    has_unclear = bool((answers.labels == UNCLEAR).any())
+    # With several models, the notes follow the sentences about each of them.
+    is_first = not has_unclear or len(answers.answers) == 1
+    parts = []
+    if answers.clear.any():
+        notes = settings["notes"] if is_first else []
+        parts.append(_clear_result(answers, {**settings, "notes": notes}, nouns, misread))
+    if has_unclear:
+        notes = [] if parts and is_first else settings["notes"]
+        parts.append(_unclear_result(answers, {**settings, "notes": notes, "examples": None}))
+    return parts
+
+
+def _shared_images(texts: Texts) -> list[str]:
+    """Return the images that each model describes."""
+    images = dict.fromkeys(chain(*texts.values()))
+    shared = [image for image in images if all(image in known for known in texts.values())]
     if not shared:
         names = [next(iter(known)) for known in texts.values()]
         raise InvalidInputError(
             f"expected the same images for each model, but none is in all tables; they contain"
             f" images such as {', '.join(names)}; write image names in the same way"
         )
-    for image in shared:
-        del unshared[image]
-    notes = []
-    if unshared:
-        notes.append(
-            f"Left out: {quantity(len(unshared), 'image')} not described by every model, such as"
-            f" {next(iter(unshared))!r}."
-        )
-    return shared, notes
+    return shared
 
 
 def _doubts(
@@ -269,15 +298,14 @@ def _clear_result(
     n = {value: int((answers.labels == value).sum()) for value in answers.values}
     clear = answers.with_provenance({"n": n, "settings": dict(settings)})
     clear.add_clear(nouns)
-    sentences = {method: _clear_sentences(clear, method) for method in answers.answers}
+    sentences = {method: [_clear_sentence(clear, method)] for method in answers.answers}
     n_misread = int((misread & answers.clear).sum())
     rest = replace(answers.with_provenance({}), labels=np.where(misread, "", answers.labels))
     if n_misread and rest.clear.any():
         rest.add_clear(np.full(len(misread), ""))
         for method, about_model in sentences.items():
-            without = " ".join(_clear_sentences(rest, method))
-            n_images = quantity(n_misread, "image")
-            about_model.insert(1, f"Without {n_images} with a text marked as misread: {without}")
+            marked = f"Without {quantity(n_misread, 'image')} marked as misread or wrongly labelled"
+            about_model.append(f"{marked}: {_clear_sentence(rest, method)}")
     first, *_, last = map(persons, answers.values)
     heads = {key: head.format(first=first, last=last) for key, head in _HEADS.items()}
     return _shown(clear, "Images with a clear label", heads, sentences)
@@ -299,11 +327,12 @@ def _unclear_result(answers: AnswerRows, settings: Mapping[str, Any]) -> TaskRes
     sentences = {}
     for method in answers.answers:
         stated, *shares = (row for row in unclear.result.rows if row.method == method)
-        sentence = f"Of {quantity(stated.n['unclear images'], 'unclear image')}, {_percent(stated)}"
+        n_unclear = quantity(stated.n["unclear images"], "unclear image")
+        sentence = f"Of {n_unclear}, {_percent(answers, stated)}"
         sentence += f" get a {about.attribute}"
         if shares:
             most = max(shares, key=lambda row: row.value)
-            sentence += f"; of these, {_percent(most)} are called {most.subset}"
+            sentence += f"; of these, {_percent(answers, most)} are called {most.subset}"
         sentences[method] = [f"{sentence}."]
     title = "Images whose value is unclear: whatever is stated is a guess"
     return _shown(unclear, title, heads, sentences)
@@ -410,34 +439,22 @@ def _cells(rows: Rows, role: str) -> dict[str, str]:
     return cells
 
 
-def _clear_sentences(rows: AnswerRows, method: str) -> list[str]:
-    """Return sentences on what a model states about images with a clear label."""
-    figures = {(row.metric, row.subset): row for row in rows.result.rows if row.method == method}
-    wrong, right, none, several = (_percent(figures[f"said_{answer}", ""]) for answer in ANSWERS)
+def _clear_sentence(rows: AnswerRows, method: str) -> str:
+    """Return a sentence on what a model states about images with a clear label."""
+    row_of_metric = {
+        row.metric: row for row in rows.result.rows if row.method == method and not row.subset
+    }
+    shares = [_percent(rows, row_of_metric[f"said_{answer}"]) for answer in ANSWERS]
+    wrong, right, none, several = shares
     outcomes = [f"{right} get the right {rows.result.provenance.attribute}", f"{wrong} a wrong one"]
     outcomes.append(f"{none} none")
-    if figures["said_several", ""].value:
+    if row_of_metric["said_several"].value:
         outcomes.append(f"{several} several or another one")
     n_clear = quantity(int(rows.clear.sum()), "image")
-    sentences = [f"Of {n_clear} with a clear label, {listed_words(outcomes)}."]
-    for head, metric, gap in (
-        ("Wrong", "said_wrong", "said_gap"),
-        ("Refused", "refused", "refused_gap"),
-    ):
-        values = [value for value in rows.values if (metric, value) in figures]
-        if not any(figures[metric, value].value for value in values):
-            continue
-        groups = [f"{_percent(figures[metric, value])} of {persons(value)}" for value in values]
-        difference = ""
-        if (gap, "") in figures:
-            first, last = map(persons, values)
-            row = figures[gap, ""]
-            points, low, high = (100 * figure for figure in (row.value, *row.interval))
-            difference = f" ({last} minus {first}: {points:+.1f} points [{low:+.1f}, {high:+.1f}])"
-        sentences.append(f"{head}: {listed_words(groups)}{difference}.")
-    return sentences
+    return f"Of {n_clear} with a clear label, {listed_words(outcomes)}."
 
 
-def _percent(row: Measurement) -> str:
-    """Format a share with its interval, such as "1.4% [1.2%, 1.7%]"."""
-    return f"{row.value:.1%} [{row.interval[0]:.1%}, {row.interval[1]:.1%}]"
+def _percent(rows: AnswerRows, row: Measurement) -> str:
+    """Format a share, such as "1.4% [1.2%, 1.7%]", or "1.4%" if a table compares several models."""
+    interval = f" [{row.interval[0]:.1%}, {row.interval[1]:.1%}]" if len(rows.answers) == 1 else ""
+    return f"{row.value:.1%}{interval}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -137,7 +138,7 @@ def read_stated(
 
 
 def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], list[str]]:
-    """Return the rows that have a text, and a sentence about each model that lacks some.
+    """Return the rows that have a text, and a sentence about images without one.
 
     A caption that was never written, because a call failed, is not one that names nobody.
 
@@ -149,20 +150,28 @@ def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], l
         InvalidInputError: If a model says nothing about any image.
     """
     models = list(dict.fromkeys(row.model for row in rows))
-    notes = []
+    images = list(dict.fromkeys(row.image for row in rows))
+    missing: dict[str, list[str]] = {}
     for model in models:
-        of_model = [row for row in rows if row.model == model]
-        described = {row.image for row in of_model if row.texts}
-        images = list(dict.fromkeys(row.image for row in of_model))
-        missing = [image for image in images if image not in described]
-        what = f"{kind} by {model}" if len(models) > 1 else kind
+        described = {row.image for row in rows if row.model == model and row.texts}
+        missing[model] = [image for image in images if image not in described]
         if not described:
             raise InvalidInputError(
-                f"none of {quantity(len(images), 'image')} has a {what}, such as"
+                f"none of {quantity(len(images), 'image')} has a {kind}"
+                f"{f' by {model}' if len(models) > 1 else ''}, such as"
                 f" {images[0]!r}: all are empty, or calls that failed"
             )
-        if missing:
-            notes.append(lacking(missing, len(images), what))
+    left_out = set(chain(*missing.values()))
+    notes = []
+    if left_out and len(models) == 1:
+        notes.append(lacking(missing[models[0]], len(images), kind))
+    elif left_out:
+        counts = ", ".join(f"{model} {len(of_model):,}" for model, of_model in missing.items())
+        notes.append(
+            f"Left out: {len(left_out):,} of {quantity(len(images), 'image')}"
+            f" {'lacks' if len(left_out) == 1 else 'lack'} a{'n' * (kind[0] == 'a')} {kind}"
+            f" ({counts})."
+        )
     return [row for row in rows if row.texts], notes
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vldebias.utils.phrases import listed_words, person, persons
+from vldebias.utils.phrases import counted, listed_words, person
 
 METHODS = ("default", "cali", "orth-cali")
 # The default edits no search, because re-ranking is recommended. The first method is preselected.
 SEARCH_METHODS = ("difference", "cali", "orth-cali")
+ROWS = ("As found", "Edited", "Re-ranked")
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class Answer:
         """Return the results of the three rows."""
         return self.before, self.edited, self.reranked
 
-    def is_worse(self, found: Found) -> bool:
-        """Return whether the shares are less even than as found, at the displayed precision."""
-        return round(found.skew, 2) > round(self.before.skew, 2)
+    def gain(self, found: Found) -> float:
+        """Return how much more even the shares are than as found, at the displayed precision."""
+        return round(self.before.skew, 2) - round(found.skew, 2)
 
     def kept(self, found: Found) -> int:
         """Return how many of the first images as found remain among the first."""
@@ -104,21 +105,15 @@ class Answer:
             )
         return ""
 
-    def sentence(self) -> str:
-        """Describe how many of the top results are in each group, and how uneven they are."""
-        parts = []
-        names = list(self.before.shares)
-        if len(names) == 2:
-            names = names[:1]  # the other share is the rest, and a phone has little room
-        for name in names:
-            shares = [f"{found.shares[name]:.0%}" for found in self.rows]
-            parts.append(f"{persons(name)} {' → '.join(shares)}")
-        skews = " → ".join(f"{found.skew:.2f}" for found in self.rows)
-        top = self.before.top
-        return (
-            f"First {top}, as found → query edited → re-ranked: {', '.join(parts)}."
-            f" MaxSkew {skews}."
-        )
+    def summary(self) -> list[tuple[str, str, str, str]]:
+        """Return a line for each row: its name, the groups, MaxSkew, and the results it keeps."""
+        cells = []
+        for name, found in zip(ROWS, self.rows, strict=True):
+            shares = found.shares.items()
+            counts = [counted(round(share * found.top), value) for value, share in shares]
+            kept = f"{self.kept(found)} of {found.top}"
+            cells.append((name, ", ".join(counts), f"{found.skew:.2f}", kept))
+        return cells
 
     def counted(self) -> str:
         """Describe which images are shown and how they are counted."""

@@ -21,9 +21,8 @@ from .events import QUIET
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = """The drawings show a toy world of people at work and birds, and results on them say nothing
-about other models. The photographs are real."""
-HEAD = "<h1>Who appears when you do not say who?</h1><p>{toy}</p>"
+TOY = "The drawings are by a toy model, which says nothing about others; the photographs are real."
+HEAD = "<h1>vldebias: who appears when you do not say who?</h1><p>{toy}</p>"
 
 
 def style() -> str:

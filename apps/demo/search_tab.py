@@ -12,7 +12,7 @@ from PIL import Image
 from vldebias.miniature.photographs import GALLERY, read_table, read_thumbnail
 from vldebias.utils.phrases import person
 
-from .answers import METHODS, SEARCH_METHODS, Answer, Found
+from .answers import METHODS, ROWS, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, PHOTOGRAPHS, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces, thumbnails
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 QUERIES = {
     PHOTOGRAPHS: (
-        "A photo of a factory worker.",
+        "A photo of a welder.",
         "A photo of a cook.",
         "A photo of a riveter.",
         "A photo of a farmer.",
@@ -40,15 +40,15 @@ KIND_OF_GALLERY = {PHOTOGRAPHS: "photographs", MINIATURE: "cartoons"}
 HEADS = ("group", "images", "without", "with method")
 BIRDS_SHOWN = 8
 SAVED = "This is a saved example. Change the query or a setting, and press Search."
-FOUND = "As found"
-EDITED = "Query edited by “{}”"
-RERANKED = (
-    "Recommended: re-ranked to the shares of the gallery, by the groups that the model predicts"
+TITLES = (
+    "As found",
+    "Edited: the method “{}” changes the query",
+    "Re-ranked (recommended): to the shares of the gallery, by the groups that the model predicts",
 )
-KEPT = "{} of the first {} remain"
 WORSE = "{}: this query got worse, because its top results are less even than as found."
-BIRDS = """The model mistakes birds in front of land for land birds. Each method is fitted to text
-alone."""
+NO_GAIN = "{}: no gain for this query, because the model predicts some of the groups wrongly."
+BIRDS = """The model mistakes water birds in front of land for land birds. Each method is fitted to
+text alone."""
 
 
 class SearchTab:
@@ -67,13 +67,14 @@ class SearchTab:
             answer = saved_search()
             shown = [row for row in read_table() if row["part"] == GALLERY]
             titles = [row["title"] for row in shown]
-            opening_lines = _lines(answer, method, SAVED)
-            opening_source = _source(answer)
+            opening_lines = _lines(answer)
+            opening_source = _source(answer, SAVED)
             first_row = [read_thumbnail(shown[row]["file"]) for row in answer.before.rows]
-            for i, (title, found) in enumerate(_titled(answer, method)):
+            for i, found in enumerate(answer.rows):
                 images = [read_thumbnail(shown[row]["file"]) for row in found.rows]
+                title = TITLES[i].format(method)
                 opening_rows[i] = _row(title, answer, found, images, titles, first_row)
-        gr.Markdown("## One query, three rows", elem_classes="note")
+        gr.Markdown("## As found, edited, re-ranked", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
                 queries[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=170
@@ -180,10 +181,11 @@ class SearchTab:
         answer, gallery = search(self.engine, query, column, method, strength, gallery_name)
         rows = []
         first_row = [gallery.image(self.engine, row) for row in answer.before.rows]
-        for title, found in _titled(answer, method):
+        for title, found in zip(TITLES, answer.rows, strict=True):
             images = [gallery.image(self.engine, row) for row in found.rows]
+            title = title.format(method)
             rows.append(_row(title, answer, found, images, gallery.titles, first_row))
-        yield [_lines(answer, method), *rows, _source(answer)]
+        yield [_lines(answer), *rows, _source(answer)]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
         from .search import classify
@@ -228,15 +230,6 @@ def _settings_of(gallery_name: str) -> list[Any]:
         gr.update(choices=columns, value=columns[0]),
         *queries,
     ]
-
-
-def _titled(answer: Answer, method: str) -> list[tuple[str, Found]]:
-    """Return the heading and the results of each row."""
-    titled = [(FOUND, answer.before)]
-    for title, found in ((EDITED.format(method), answer.edited), (RERANKED, answer.reranked)):
-        kept = KEPT.format(answer.kept(found), found.top)
-        titled.append((f"{title}: {kept}", found))
-    return titled
 
 
 def _table(groups: Sequence[Group]) -> str:
@@ -295,19 +288,24 @@ def _row(
     return row_of_faces(title, faces, len(faces), pixels=not titles) + below
 
 
-def _source(answer: Answer) -> str:
+def _source(answer: Answer, *remarks: str) -> str:
     """Describe how the images are counted and where they come from."""
-    texts = f"{answer.counted()} {answer.source}"
+    texts = " ".join([*remarks, answer.counted(), answer.source])
     return f'<p class="about">{escape(texts.strip())}</p>'
 
 
-def _lines(answer: Answer, method: str, *remarks: str) -> str:
-    """Describe the results in sentences."""
-    texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
-    if answer.reason():
-        texts.append((answer.reason(), "line"))
-    for title, found in ((EDITED.format(method), answer.edited), ("Re-ranked", answer.reranked)):
-        if answer.is_worse(found):
-            texts.append((WORSE.format(title), "warning"))
-    texts += [(text, "about") for text in remarks]
-    return lines(texts)
+def _lines(answer: Answer) -> str:
+    """Return a table of the results, with sentences about rows that gain nothing."""
+    top = f"first {answer.before.top}"
+    rows = ""
+    for name, *values in [("", top, "MaxSkew", "kept"), *answer.summary()]:
+        cells = "".join(f"<td>{escape(value)}</td>" for value in values)
+        rows += f'<tr><th scope="row">{name}</th>{cells}</tr>'
+    sentences = [(answer.reason(), "line")] if answer.reason() else []
+    for name, found in zip(ROWS[1:], answer.rows[1:], strict=True):
+        if answer.gain(found) < 0:
+            sentences.append((WORSE.format(name), "warning"))
+    if round(answer.before.skew, 2) and not answer.gain(answer.reranked) and not answer.reason():
+        sentences.append((NO_GAIN.format(ROWS[2]), "line"))
+    caption = f"<caption>“{escape(answer.query)}”</caption>"
+    return f"<table>{caption}{rows}</table>{lines(sentences)}"

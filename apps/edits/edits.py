@@ -27,9 +27,8 @@ from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, need, warn
 from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.resampling import Interval, t_interval, wilson_interval
-from vldebias.measure.rows import EDIT_STRIP, NONE, Strip, TaskProvenance, TaskResult
+from vldebias.measure.rows import EDIT_STRIP, NONE, Measurement, Strip, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.report.conclusion import skin_sentence
 from vldebias.report.result import Result
 from vldebias.utils.files import digest, read_json
 from vldebias.utils.phrases import lacking, listed_words, quantity
@@ -88,7 +87,8 @@ _NO_VALUE = {"neither", "none of them", "none of these", "none of the above"}
 _ABOUT_SKIN = (
     "L* is the lightness of CIELAB, from 0 (black) to 100 (white): here, the median over cheeks and"
     " forehead. “Relative” subtracts what happened to unchanged background of the same lightness,"
-    " such as a change of exposure. L* is neither race nor pigment: light on the person alone,"
+    f" such as a change of exposure. Skin counts as lighter or darker by more than {VISIBLE:g} L*."
+    " L* is neither race nor pigment: light on the person alone,"
     f" smiling, ageing, make-up or another person change it, too. {_ABOUT}"
 )
 
@@ -577,20 +577,15 @@ def _skin_result(
     _add_slope(skin, start, relative)
     is_relative = "relative_change" in skin.figures
     _add_strips(skin, pairs, images, raw, relative if is_relative else None)
-    mean = skin.figures.get("relative_change" if is_relative else "lightness_change")
-    measured = int(np.isfinite(relative if is_relative else raw).sum())
-    first = skin_sentence(mean, measured, len(pairs), _OF_LIGHT if is_relative else "")
+    measured, compared = int(np.isfinite(raw).sum()), int(np.isfinite(relative).sum())
+    ending = f"{measured:,} of {quantity(len(pairs), 'pair')} could be measured"
+    if compared < measured:
+        ending += f", {compared or 'none'} of them against the background"
+    first = f"Skin: {_skin_answer(skin, is_relative=is_relative)}; {ending}."
     left_out = []
     if reasons:
         why = ", ".join(f"{reason}: {n}" for reason, n in reasons.most_common())
         left_out.append(f"Left out: {quantity(reasons.total(), 'pair')} ({why}).")
-    n_raw = int((np.isfinite(raw) & ~np.isfinite(relative)).sum())
-    if n_raw:
-        left_out.append(
-            f"{quantity(n_raw, 'pair')} without a background to compare count only in the columns"
-            " “change” and “lighter”."
-        )
-    left_out = [" ".join(left_out)] if left_out else []
     found = _skin_sentences(skin, "relative_" if is_relative else "")
     return skin.finish([first, *found, *left_out], [_ABOUT_SKIN])
 
@@ -626,6 +621,47 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
     skin.figures["lightening_slope"] = figure
 
 
+def _skin_answer(skin: _Block, *, is_relative: bool) -> str:
+    """Return which instructions lighten or darken skin, or else the mean over all pairs.
+
+    Args:
+        skin: the measured rows.
+        is_relative: whether changes of the light are subtracted.
+    """
+    metric = "relative_change" if is_relative else "lightness_change"
+    beyond = _OF_LIGHT if is_relative else ""
+    rows = [row for row in skin.result.rows if row.metric == metric]
+    parts = [row for row in rows if row.subset.startswith("instruction: ")]
+    clear = {
+        "lighter": [row for row in parts if row.interval[0] > 0],
+        "darker": [row for row in parts if row.interval[1] < 0],
+    }
+    answers = []
+    for change, of_change in clear.items() if len(parts) > 1 else ():
+        if of_change:
+            most = max(of_change, key=lambda row: abs(row.value))
+            name = most.subset.partition(": ")[2]
+            several = f"{len(of_change)} of {len(parts)} instructions, most with"
+            which = several if len(of_change) > 1 else "only with"
+            answers.append(f"{change} {which} “{name}”, by {_amount(most)}")
+    if answers:
+        return f"{'; '.join(answers)}{beyond and ','}{beyond}"
+    everybody = [row for row in rows if not row.subset]
+    if not everybody:
+        return "too few people to tell"
+    low, high = everybody[0].interval
+    if low <= 0 <= high:
+        figures = f"({everybody[0].value:+z.1f} L* [{low:+z.1f}, {high:+z.1f}])"
+        return f"no clear lightening or darkening{beyond} {figures}"
+    return f"{'lighter' if low > 0 else 'darker'} by {_amount(everybody[0])} on average{beyond}"
+
+
+def _amount(row: Measurement) -> str:
+    """Format how much lighter or darker skin became, such as "4.0 L* [2.9, 5.2]"."""
+    smallest, largest = sorted(map(abs, row.interval))
+    return f"{abs(row.value):.1f} L* [{smallest:.1f}, {largest:.1f}]"
+
+
 def _skin_sentences(skin: _Block, prefix: str) -> Iterator[str]:
     """Yield a sentence for each finding about skin.
 
@@ -634,19 +670,12 @@ def _skin_sentences(skin: _Block, prefix: str) -> Iterator[str]:
         prefix: start of the names of the metrics to report, "relative_" or "".
     """
     metric = f"{prefix or 'lightness_'}change"
-    parts = [row for row in skin.result.rows if row.metric == metric and row.subset]
+    groups = [row for row in skin.result.rows if row.subset.startswith("group: ")]
+    parts = [row for row in groups if row.metric == metric]
     most = max(parts, key=lambda row: row.interval[0], default=None)
     if most is not None and most.interval[0] > 0:
-        role, _, name = most.subset.partition(": ")
-        low, high = most.interval
-        yield f"Most with {role} “{name}”: lighter by {most.value:.1f} L* [{low:.1f}, {high:.1f}]."
-    lighter, darker = (skin.figures.get(f"{prefix}{name}") for name in ("lighter", "darker"))
-    if lighter is not None and darker is not None:
-        measure = "Relative to the background" if prefix else "Including the light"
-        yield (
-            f"{measure}, skin is lighter by more than {VISIBLE:g} L* in {in_percent(lighter)} of"
-            f" the edits and darker in {in_percent(darker)}."
-        )
+        name = most.subset.partition(": ")[2]
+        yield f"Most in the group “{name}”: lighter by {_amount(most)}."
     slope = skin.figures.get("lightening_slope")
     if slope is not None and (slope.low > 0 or slope.high < 0):
         yield (

@@ -162,7 +162,7 @@ def generate_command(
             sides[name] = _generate(request, part, source, device, flags.get("dtype"))
             # Write the time per image now, because the next pipeline may be interrupted.
             facts_of_side = _write(sides[name], facts)
-    comparison = Comparison(request, sides)
+    comparison = Comparison(request, sides, own_sides)
     comparison.write(folder / PAGE)
     if len(sides) == 1:
         facts = facts_of_side
@@ -203,8 +203,8 @@ def _generate(
 
     from .side_by_side import side_by_side
 
-    print_message(f"writing images to {folder}")
     pipe = load_host(pipeline=pipeline, device=device, dtype=dtype).host
+    print_message(f"writing images to {folder}")
     try:
         with only_writer(folder), Progress(err()) as progress:
             images = side_by_side(pipe, request, folder, progress=progress)

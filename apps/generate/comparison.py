@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -180,10 +180,12 @@ class Comparison:
     Attributes:
         request: the prompt, attributes, methods and settings.
         sides: the images of each pipeline or folder.
+        folders: names of the folders, whose images start from other noise.
     """
 
     request: Request
     sides: Mapping[str, SideBySide]
+    folders: Collection[str] = ()
 
     @property
     def methods(self) -> list[str]:
@@ -242,6 +244,7 @@ class Comparison:
         values = {
             "request": self.request,
             "names": list(self.sides),
+            "folders": list(self.folders),
             "table": self.table(),
             "labelled_by": [images.labelled_by for images in self.sides.values()],
             "blocks": blocks,

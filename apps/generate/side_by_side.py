@@ -227,14 +227,11 @@ class SideBySide:
         lines = []
         for prompt_set in self.request.attributes:
             for method in self.methods:
-                lines.append(self._sentence(method, prompt_set.name))
+                title = row_title(method).capitalize()
+                if len(self.request.attributes) > 1:
+                    title += f" ({prompt_set.name})"
+                lines.append(f"{title}: {self.counted(method, prompt_set.name)}.")
         return lines
-
-    def _sentence(self, method: str, attribute: str) -> str:
-        title = row_title(method).capitalize()
-        if len(self.request.attributes) > 1:
-            title += f" ({attribute})"
-        return f"{title}: {self.counted(method, attribute)}."
 
     def counted(self, method: str, attribute: str) -> str:
         """Describe the requested and observed counts, such as "6 men and 2 women seen".

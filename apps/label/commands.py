@@ -40,7 +40,7 @@ def label_command(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--out", help="File to append answers to. Default: FOLDER/answers.jsonl."),
+        typer.Option("--out", help="File. Default: FOLDER/answers.jsonl, which `debias` reads."),
     ] = None,
     annotator: Annotated[
         list[str] | None,
@@ -73,8 +73,7 @@ def label_command(
       vldebias label sd15/images/gender --attribute gender --questions 400
       vldebias label sd15/images/race --attribute race --annotator ada \\
           --annotator ben
-      vldebias label my-images --attribute glasses --choices with,without \\
-          --out answers.jsonl
+      vldebias label my-images --attribute glasses --choices with,without
       # 50 images for `vldebias debias waterbirds --reference my-birds`:
       vldebias label my-birds --attribute class --choices waterbirds --questions 50
     """

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
+from shlex import quote
 from statistics import median
 
 from vldebias.errors import InvalidInputError
@@ -20,6 +21,7 @@ from .study import ImageFolder, Question, annotator_name
 
 SLOW = 3600.0  # maximum recorded seconds per answer, because annotators may take a break
 SHARED = 20  # images that every annotator sees first, so that agreement can be measured early
+EVALUATED = {"gender", "race"}  # attributes of `vldebias eval human`
 PACE = 5  # minimum number of answers before the remaining time is estimated
 
 
@@ -308,15 +310,26 @@ class Labelling:
         return [png for png in map(self._png, shown) if png is not None]
 
     def next_command(self) -> str:
-        """Return the command that uses the answers."""
+        """Return the commands that use the answers, one per line."""
+        folder = quote(str(self.folder.root))
+        file = quote(str(self.log.path))
+        weight = " --weight-column weight" if self.folder.weights else ""
+        commands = []
         for question in self.questions:
+            attribute = quote(question.attribute)
+            groups = quote(",".join(question.values))
+            command = (
+                f"eval shares {file} --prompt-column prompt --value-column {attribute}"
+                f" --groups {groups}{weight} --out shares-{attribute}"
+            )
             if question.prompt_set:
                 # The command finds the answers in the folder.
-                return (
-                    f"vldebias debias {question.prompt_set} --reference {self.folder.root} --model"
-                    " NAME --out edit"
-                )
-        return f"vldebias eval human --label-file {self.log.path} --image-dir {self.folder.root}"
+                prompt_set = quote(question.prompt_set)
+                command = f"debias {prompt_set} --reference {folder} --model NAME --out edit"
+            elif self.folder.is_generated and question.attribute in EVALUATED:
+                command = f"eval human --label-file {file} --image-dir {folder}"
+            commands.append(f"vldebias {command}")
+        return "\n".join(dict.fromkeys(commands))
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))

@@ -40,41 +40,21 @@ LOST = (
 )
 
 # Keys work regardless of the focus, except in text fields. A key that is held down counts once.
-# Keys that are pressed after Start, but before the first buttons appear, count when they do.
+# Keys that are pressed before the image is visible do not count as answers.
 HEAD = """
 <script>
-{
-  let early = null;  // keys to press once the first buttons appear
-  const press = (name) => {
-    const button = document.getElementById(name);
-    if (button && !button.disabled) button.click();
-    return button;
-  };
-  const start = (event) => {
-    if (event.target.closest?.(event.key === "Enter" ? "#name" : "#start")) early = [];
-  };
-  document.addEventListener("click", start);
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") start(event);
-    if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-    const typing = "input, textarea, select, [contenteditable]";
-    // After Start, the field with the name may still have the focus.
-    if (!early && event.target.closest?.(typing)) return;
-    const choice = "%s".indexOf(event.key);
-    const names = { ArrowLeft: "back", Backspace: "back", ArrowRight: "forward" };
-    const name = event.key.length === 1 && choice >= 0 ? `choice-${choice}` : names[event.key];
-    if (!name) return;
-    if (early) early.push(name);
-    if (early || press(name)) event.preventDefault();
-  });
-  new MutationObserver(() => {
-    if (document.querySelector("#entry-note [role=alert]")) early = null;  // the name is invalid
-    if (!early || !document.getElementById("choice-0")) return;
-    const names = early;
-    early = null;
-    names.forEach(press);
-  }).observe(document, { childList: true, subtree: true });
-}
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (event.target.closest?.("input, textarea, select, [contenteditable]")) return;
+  const choice = "%s".indexOf(event.key);
+  const names = { ArrowLeft: "back", Backspace: "back", ArrowRight: "forward" };
+  const name = event.key.length === 1 && choice >= 0 ? `choice-${choice}` : names[event.key];
+  const button = name && document.getElementById(name);
+  if (!button) return;
+  event.preventDefault();
+  const image = document.querySelector("#image img");
+  if (!button.disabled && (!image || image.complete)) button.click();
+});
 </script>
 """.replace("%s", KEYS)
 
@@ -94,11 +74,10 @@ class Page:
         self.place = gr.State(None)
         self.shown = gr.Textbox(visible=False)  # the step on the screen, which is sent with answers
         with gr.Column() as self.entry:
+            folder = engine.folder
             examples = [base64.b64encode(png).decode() for png in engine.examples()]
-            _html(
-                HTML.intro(len(engine.folder.records), engine.questions, examples),
-                elem_classes="intro",
-            )
+            intro = len(folder.records), engine.questions, examples, folder.is_generated
+            _html(HTML.intro(*intro), elem_classes="intro")
             if engine.annotators:
                 # If there is only one annotator, preselect the name.
                 first = engine.annotators[0] if len(engine.annotators) == 1 else None
@@ -258,10 +237,9 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     number = len(folder.records)
     variants = {record.variant for record in folder.records}
     prompts = {record.prompt for record in folder.records}
-    images = (
-        f"{quantity(number, 'image')} in {folder.root}/ ({quantity(len(prompts), 'prompt')},"
-        f" {quantity(len(variants), 'variant')})"
-    )
+    images = f"{quantity(number, 'image')} in {folder.root}/"
+    if len(prompts) > 1 or len(variants) > 1:
+        images += f" ({quantity(len(prompts), 'prompt')}, {quantity(len(variants), 'variant')})"
     lines = [f"Each answer is saved immediately to {engine.log.path}."]
     if folder.weights:
         lines.append(

@@ -72,11 +72,17 @@ class ImageFolder:
                 from several tasks.
         """
         if not folder.is_dir():
-            raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
+            problem = "got a file" if folder.is_file() else "no such folder"
+            raise InvalidInputError(f"{folder}: {problem}; expected a folder of images to label")
         root = _drawn_folder(folder)
         if root is None:
             return _of_files(folder, limit)
         return _of_plan(GeneratedImages.open(root), limit)
+
+    @property
+    def is_generated(self) -> bool:
+        """Return whether the images were generated from a plan."""
+        return (self.root / PLAN).is_file()
 
     def png(self, record: PlannedImage) -> bytes:
         """Return the image as a new PNG without metadata such as the prompt.

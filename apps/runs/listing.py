@@ -27,6 +27,7 @@ PAGE = "runs.html"
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 _INDEX = "index.html"  # page of an individual run
 _MOST_BYTES = 500_000_000
+COLUMNS = ("run", "method", "model", "cost", "verdict")  # hidden if no row has any
 COLUMNS_SHOWN = 3  # metrics of each task that are shown until the reader chooses others
 PLOTTED = 4  # maximum number of runs with plots, which take about 0.2 s for each task
 
@@ -94,6 +95,7 @@ class TaskTable(NamedTuple):
         measures: titles of the metrics, starting with that of the conclusions.
         rows: one row per run and method.
         n_runs: number of runs.
+        columns: which of `COLUMNS` are not empty.
         has_methods: whether any row has a method.
     """
 
@@ -101,6 +103,7 @@ class TaskTable(NamedTuple):
     measures: list[str]
     rows: list[RunRow]
     n_runs: int
+    columns: list[str]
     has_methods: bool
 
 
@@ -176,7 +179,7 @@ def list_runs(folder: Path, page_folder: Path | None = None) -> RunList:
     for file in sorted(folder.rglob("*.json")):
         name = file.relative_to(folder).as_posix()
         try:
-            if file.name == GENERATED:
+            if file.name == GENERATED and not _is_part(file, folder):
                 generated.append(_generated(file, folder, page_folder or folder))
             elif _is_result(file):
                 rows += _rows_of(file, name, page_folder or folder)
@@ -202,6 +205,13 @@ def _generated(file: Path, folder: Path, page_folder: Path) -> GeneratedFolder:
         " ".join(map(str, facts["sentences"])),
         _address(file.parent / _INDEX, page_folder),
     )
+
+
+def _is_part(file: Path, folder: Path) -> bool:
+    """Return whether a file is about one of several pipelines, which are listed as one folder."""
+    parent = file.parent.parent / GENERATED
+    is_listed = file.parent != folder and parent.is_file()
+    return is_listed and b'"pipelines"' in parent.read_bytes()
 
 
 def _address(page: Path, page_folder: Path) -> str:
@@ -254,7 +264,10 @@ def _rows_of(file: Path, name: str, page_folder: Path) -> list[RunRow]:
 def _row_of_audit(advice: Mapping[str, str], row: RunRow) -> RunRow:
     """Return the row of an audit, which has advice on each prompt: how many of them lean."""
     leaning = sum(text.startswith("leans ") for text in advice.values())
-    number = f"{leaning:,} of {quantity(len(advice), 'prompt')}"
+    number = f"{leaning:,} of {quantity(len(advice), 'prompt')} lean"
+    few = sum(text.startswith("too few images") for text in advice.values())
+    if few:
+        number += f" ({few:,} {'has' if few == 1 else 'have'} too few images)"
     value = leaning / max(len(advice), 1)
     metrics = {row.measure: MeasuredValue(value, number, "")}
     return row._replace(value=value, number=number, metrics=metrics)
@@ -282,7 +295,7 @@ def _measured_value(row: ReadableRow) -> MeasuredValue:
 
 
 def _tables(rows: Sequence[RunRow]) -> list[TaskTable]:
-    """Group the rows by task, with the tasks that most runs measured first."""
+    """Group the rows by task, first those with a verdict, and those that most runs measured."""
     rows_of_task: dict[str, list[RunRow]] = {}
     for row in rows:
         rows_of_task.setdefault(row.task, []).append(row)
@@ -293,8 +306,9 @@ def _tables(rows: Sequence[RunRow]) -> list[TaskTable]:
         measures = list(dict.fromkeys([*leads, *other_measures]))
         n_runs = len({row.path for row in listed})
         has_methods = any(row.method != NAMES[NONE] for row in listed)
-        tables.append(TaskTable(task, measures, listed, n_runs, has_methods))
-    return sorted(tables, key=lambda table: -table.n_runs)
+        columns = [name for name in COLUMNS if any(getattr(row, name) for row in listed)]
+        tables.append(TaskTable(task, measures, listed, n_runs, columns, has_methods))
+    return sorted(tables, key=lambda table: ("verdict" not in table.columns, -table.n_runs))
 
 
 def _representatives(block: pd.DataFrame, measure: tuple[str, str] | None) -> list[ReadableRow]:

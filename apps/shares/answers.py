@@ -202,14 +202,35 @@ def _torn(path: Path, content: bytes) -> bytes:
         return tail
 
 
+def table_of_answers(path: Path, attribute: str) -> dict[str, list[str]]:
+    """Return a table of people's answers, with one row per image labelled with an attribute.
+
+    Args:
+        path: file of answers.
+        attribute: the attribute whose images are listed.
+
+    Returns:
+        The columns "image", "prompt" (the same for all images) and "weight" (inverse probability
+        that the image was sampled), and one per attribute with the majority's answers, as from
+        `labels_of_folder`.
+    """
+    answers = [answer for answer in read_answers([path]) if answer.attribute == attribute]
+    weight_of_image = {answer.image: str(answer.weight or 1.0) for answer in answers}
+    images = list(weight_of_image)
+    columns, _ = labels_of_folder(path.parent, images, path.name)
+    weights = list(weight_of_image.values())
+    return {**columns, "image": images, "prompt": ["all"] * len(images), "weight": weights}
+
+
 def labels_of_folder(
-    folder: Path, images: Sequence[str]
+    folder: Path, images: Sequence[str], file: str = ANSWERS
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the label columns that people's answers about a folder's images give.
 
     Args:
         folder: the folder, which contains the answers if its images were labelled.
         images: paths of the images, relative to the folder.
+        file: name of the file of answers in the folder.
 
     Returns:
         For each attribute, the majority's answer about each image, or "" if the image is not
@@ -217,7 +238,7 @@ def labels_of_folder(
         answers, by its name.
     """
     votes: dict[str, dict[str, Counter[str]]] = {}
-    for answer in AnnotationLog(folder / ANSWERS).answers().values():
+    for answer in AnnotationLog(folder / file).answers().values():
         of_image = votes.setdefault(answer.attribute, {})
         of_image.setdefault(answer.image, Counter())[answer.value] += 1
     columns = {}

@@ -39,7 +39,7 @@ def shares(
         typer.Argument(
             exists=True,
             metavar="TABLE",
-            help="Table with one row per image: .csv, .tsv, .parquet or .jsonl.",
+            help="Table (.csv, .tsv, .parquet, .jsonl) with one row per image, or answers.jsonl.",
         ),
     ],
     rename: Annotated[

@@ -41,7 +41,7 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
 from vldebias.utils.table_rows import fitting_columns
 
-from .answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
+from .answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers, table_of_answers
 from .by_people import (
     how_people_agree,
     how_the_judge_errs,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 ROLES = ("prompt", "value", "method", "weight", "people")  # roles of table columns
 LABELLED = ("value", "people")  # roles of columns that contain values
+INCOMPLETE = "prompts without images from every method"
 ABOUT = (
     "Shares of each value among image labels from a table or from annotators. An image without a"
     f" label counts as unknown. {ABOUT_GAP}"
@@ -159,6 +160,9 @@ class SharesTask(Task):
         if isinstance(table, (str, Path)):
             source = str(table)
             columns = read_table(Path(table))
+            if {"annotator", "attribute", "time"} <= {*columns.column_names}:
+                # A correction is another line, and several people may label the same image.
+                columns = need("pyarrow").table(table_of_answers(Path(table), self.value))
             data = {Path(table).name: digest(table)}
         else:
             source = "table"
@@ -307,7 +311,7 @@ class SharesTask(Task):
             counts[method] = total * (total.sum(1) / squared)[:, None]
         measured = {
             "values": list(names),
-            "prompts without images from every method": len(methods_of_prompt) - len(prompts),
+            INCOMPLETE: len(methods_of_prompt) - len(prompts),
         }
         if not self.attribute:
             notes = [compared_over(names, are_named=bool(self.values))]
@@ -514,6 +518,13 @@ class SharesTask(Task):
             # Correct only the parts that people labelled.
             part = images[images.part.isin(labelled.part)]
             corrected = self._blocks(part, "labels", empty)[1:]
+        compared = result.provenance.n["prompts"]
+        lost = result.provenance.settings[INCOMPLETE]
+        if lost:
+            findings.append(
+                f"Only {compared} of {compared + lost} prompts have labelled images from every"
+                " method, so only these are compared. Label more images (--questions)."
+            )
         findings += self._add_agreement(result, votes)
         findings += [more_labels(block.provenance.settings[MORE_LABELS]) for block in corrected]
         result.provenance.settings |= {"findings": findings}

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import uvicorn
@@ -19,6 +19,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from vldebias import images_proxy
 
 KEY = "sk-right"
 SLOW = 30.0  # seconds, longer than any test waits
@@ -47,7 +49,6 @@ class FalseUpstream:
         self.now = 0
         self.most = 0
         self.cancelled = 0
-        self.failed: set[str] = set()
         routes = [
             Route("/v1/images/generations", self.generate, methods=["POST"]),
             Route("/v1/images/edits", self.keep, methods=["POST"]),
@@ -97,9 +98,6 @@ class FalseUpstream:
             return JSONResponse(failure("Rate limit", "rate_limit_exceeded"), 429, headers)
         if "tomorrow" in prompt:
             return JSONResponse(failure("Quota", "quota"), 429, {"retry-after": "86400"})
-        if "moody" in prompt and prompt not in self.failed:
-            self.failed.add(prompt)
-            return JSONResponse(failure("Overloaded", "overloaded"), 503, {"retry-after-ms": "10"})
         is_unfair = "lopsided" in prompt and "female" in prompt
         if "forbidden" in prompt or is_unfair:
             return JSONResponse(failure("Rejected", "moderation_blocked"), 400)
@@ -114,7 +112,6 @@ class FalseUpstream:
     async def _events(self) -> Any:
         for number in range(3):
             yield f'event: image_generation.partial_image\ndata: {{"n": {number}}}\n\n'
-            await asyncio.sleep(0)
 
     async def keep(self, request: Request) -> Response:
         self.raw.append(await request.body())
@@ -238,7 +235,7 @@ class FalseServices:
             return {"predictions": [made]}
         n = body.get("n")
         images = n if isinstance(n, int) else 1
-        return {"created": 1, "data": [{"b64_json": image} for _ in range(images)]}
+        return {"created": 1, "data": [{"b64_json": image, "prompt": prompt}] * images}
 
 
 def text_of(path: str, body: dict[str, Any]) -> str:
@@ -287,6 +284,35 @@ def served(app: Any, **options: Any) -> Iterator[str]:
 
 
 @contextmanager
+def proxied(upstream: Any, http: Any = "auto", **options: Any) -> Iterator[int]:
+    """Serve the proxy in front of an app, or of an address, and yield its port."""
+    with ExitStack() as stack:
+        address = upstream if isinstance(upstream, str) else stack.enter_context(served(upstream))
+        app = images_proxy(address, "gender", **options)
+        yield port_of(stack.enter_context(served(app, http=http)))
+
+
+def port_of(base_url: str) -> int:
+    return int(base_url.rpartition(":")[2].partition("/")[0])
+
+
+def received_until_closed(client: socket.socket) -> bytes:
+    """Return everything that a server sends before it closes the connection."""
+    client.settimeout(20)
+    answer = b""
+    while part := client.recv(65536):
+        answer += part
+    return answer
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end, "waited for 20 s"
+        time.sleep(0.01)
+
+
+@contextmanager
 def serving(upstream: str, *options: str) -> Iterator[tuple[int, int]]:
     """Run `vldebias serve` in front of a server, and yield the process id and the port."""
     command = [sys.executable, "-m", "vldebias", "serve", "--upstream", upstream, "--port", "0"]
@@ -299,7 +325,9 @@ def serving(upstream: str, *options: str) -> Iterator[tuple[int, int]]:
             piece = process.stderr.readline()
             assert piece, f"the command ended: {line}"
             line += piece
-        yield process.pid, int(line.rpartition(":")[2].partition("/")[0])
+        assert "base_url=http://127.0.0.1:" in line, "only this machine is served"
+        yield process.pid, port_of(line)
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        rest = process.communicate(timeout=30)[1]
+    assert not any(word in line + rest for word in ("A photo", KEY)), "neither is logged"

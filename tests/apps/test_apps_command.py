@@ -1,16 +1,14 @@
 """Test `vldebias label`: what it prints before it serves a page."""
 
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
-from browsing import free_port
 from label_parts import draw
-from typer.testing import CliRunner
 
 from apps.shares.answers import AnnotationLog
-from vldebias.cli import app
+from tests.cli.conftest import call
+from vldebias.errors import InvalidInputError
 
 
 @pytest.fixture(scope="module")
@@ -20,29 +18,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_invalid_host_name_is_rejected(folder: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
-    )
-    assert "remove /" in str(done.exception)
+def test_an_invalid_annotator_is_rejected(folder: Path) -> None:
+    with pytest.raises(InvalidInputError, match="remove /"):
+        call(f"label {folder} --attribute gender --annotator a/b")
 
 
 @pytest.mark.slow
 def test_a_port_in_use_is_reported(folder: Path, tmp_path: Path) -> None:
-    import socket
-
-    port = free_port()
     with socket.socket() as occupied:
-        occupied.bind(("127.0.0.1", port))
+        occupied.bind(("127.0.0.1", 0))
         occupied.listen()
-        command = f"label {folder} --attribute gender --port {port} --out {tmp_path / 'x'}"
-        done = subprocess.run(
-            [sys.executable, "-m", "vldebias", *command.split()],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert f"port {port}: cannot be opened" in done.stderr
-    assert "choose another --port" in " ".join(done.stderr.split())
+        port = occupied.getsockname()[1]
+        message = f"port {port}: cannot be opened.*choose another --port"
+        with pytest.raises(InvalidInputError, match=message):
+            call(f"label {folder} --attribute gender --port {port} --out {tmp_path / 'x'}")
     assert AnnotationLog(tmp_path / "x").answers() == {}

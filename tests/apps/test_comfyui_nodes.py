@@ -35,7 +35,6 @@ from vldebias.utils.pictures import read_png
 
 ROOT = Path(__file__).parents[2]
 NODES = ROOT / "apps" / "comfyui"
-EXAMPLES = sorted((NODES / "example_workflows").glob("*.json"))
 CEO = "A photo of a CEO in an office"
 # "female: 75%, male: 25%" as typed on Chinese and Japanese keyboards
 WIDE = "female\uff1a\uff17\uff15\uff05\uff0cmale\uff1a25"
@@ -51,15 +50,19 @@ def test_values_are_even_and_written_into_the_prompts() -> None:
     assert balanced.reasons.splitlines()[0] == f"image 1: {balanced.values[0]}"
 
 
-@pytest.mark.parametrize("attribute", ATTRIBUTES)
-def test_consecutive_runs_of_a_queue_continue_one_even_sequence(attribute: str) -> None:
-    values = Counter(
-        # The text may change between runs.
-        balance([f"{CEO}, {index}"], attribute, 1, index=index).values[0]
-        for index in range(41)
-    )
-    assert max(values.values()) - min(values.values()) <= 2
-    assert "" not in values
+@pytest.mark.parametrize(
+    ("attribute", "images"), [*((name, 1) for name in ATTRIBUTES), ("gender", 3), ("gender", 5)]
+)
+def test_consecutive_runs_of_a_queue_continue_one_even_sequence(
+    attribute: str, images: int
+) -> None:
+    for seed in (0, 7):
+        values = Counter[str]()
+        for index in range(41):
+            text = f"{CEO}, {index}"  # it may change between runs
+            values.update(balance([text], attribute, images, seed=seed, index=index).values)
+        assert max(values.values()) - min(values.values()) <= 2
+        assert "" not in values
 
 
 @pytest.mark.parametrize(
@@ -227,17 +230,18 @@ def test_shorter_prompts_are_repeated_if_attention_ignores_repetition() -> None:
         torch.testing.assert_close(torch.softmax(queries @ joined.T, dim=-1) @ joined, expected)
 
 
-@pytest.mark.parametrize("encoder", ["SD3ClipModel", "FluxClipModel"])
-def test_lengths_that_cannot_be_joined_are_rejected(encoder: str) -> None:
-    rows = [conditioning(256, 0.0), conditioning(257, 1.0)]
-    with pytest.raises(InvalidInputError, match="256, 257"):
+@pytest.mark.parametrize(
+    ("encoder", "lengths"),
+    [
+        ("SD3ClipModel", (256, 257)),
+        ("FluxClipModel", (256, 257)),
+        ("SD1ClipModel", (6 * 77, 7 * 77)),  # joined, they would be too long
+    ],
+)
+def test_lengths_that_cannot_be_joined_are_rejected(encoder: str, lengths: tuple[int, int]) -> None:
+    rows = [conditioning(length, 0.0) for length in lengths]
+    with pytest.raises(InvalidInputError, match=f"{lengths[0]}, {lengths[1]}"):
         join_rows(rows, FAMILIES[encoder])
-
-
-def test_lengths_that_would_be_too_long_are_rejected() -> None:
-    rows = [conditioning(6 * 77, 0.0), conditioning(7 * 77, 1.0)]
-    with pytest.raises(InvalidInputError, match="462, 539"):
-        join_rows(rows, FAMILIES["SD1ClipModel"])
 
 
 def test_other_conditioning_options_are_preserved_and_must_agree() -> None:
@@ -291,18 +295,15 @@ def test_the_wheel_does_not_include_the_nodes() -> None:
     assert not any("comfyui" in path for path in wheel["force-include"])
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_workflow_images_contain_their_workflows(path: Path) -> None:
+@pytest.mark.parametrize("name", ["balance-prompt", "one-sampler-call"])
+def test_workflow_images_contain_their_workflows(name: str) -> None:
+    path = NODES / "example_workflows" / f"{name}.json"
     with Image.open(path.with_suffix(".png"), formats=["PNG"]) as image:
         workflow = json.loads(image.info["workflow"])
     assert workflow == json.loads(path.read_text())
     assert path.with_suffix(".png").stat().st_size < 150_000
     kinds = {node["type"] for node in workflow["nodes"]}
     assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
-
-
-def test_both_nodes_have_an_example() -> None:
-    assert [path.stem for path in EXAMPLES] == ["balance-prompt", "one-sampler-call"]
 
 
 def test_every_full_block_of_a_run_has_exact_shares_from_any_seed() -> None:
@@ -318,15 +319,6 @@ def test_every_full_block_of_a_run_has_exact_shares_from_any_seed() -> None:
         assert values[:10].count("female") == values[10:].count("female") == 7
         values = balance(["a CEO", "a nurse", "a chef", "a pilot"], "gender", 1, seed=seed).values
         assert Counter(values) == {"female": 2, "male": 2}
-
-
-@pytest.mark.parametrize("images", [1, 3, 5])
-def test_a_queue_of_runs_with_remaining_images_stays_even(images: int) -> None:
-    for seed in (0, 7):
-        values = Counter[str]()
-        for index in range(20):
-            values.update(balance([CEO], "gender", images, seed=seed, index=index).values)
-        assert abs(values["female"] - values["male"]) <= 2
 
 
 @pytest.mark.parametrize("images", [1, 4])

@@ -200,7 +200,7 @@ def test_rows_start_from_the_same_noise_and_half_of_the_images_get_each_value(pa
     assert (plain.count(1), balanced.count(1)) == (12, 6)
     assert balanced.assigned.count("female") == 6
     ((line, is_warning),) = outcome.sentences()
-    assert line.startswith("Balanced prompts: asked for 6 men and 6 women, 6 and 6 seen ")
+    assert line.startswith("Balanced prompts: 6 men and 6 women, as asked ")
     assert "p =" not in line, "values that were assigned are not tested"
     assert not is_warning
     calls = len(painted.pipe().asked)
@@ -301,7 +301,7 @@ def test_the_saved_opening_matches_what_is_generated_now(engine: Any) -> None:
 def test_the_saved_search_matches_what_is_found_now(engine: Any) -> None:
     saved = opening.saved_search()
     now, gallery = searches.search(engine, saved.query, saved.column, "difference")
-    assert now.sentence() == saved.sentence()
+    assert now.summary() == saved.summary()
     assert [found.rows for found in now.rows] == [found.rows for found in saved.rows]
     assert now.source == saved.source
     assert gallery.titles == open_thumbnails().captions
@@ -366,10 +366,14 @@ def test_the_rows_of_a_search_are_counted_by_labels(engine: Any) -> None:
     assert answer.reranked.skew <= answer.before.skew
     labels = gallery.labels["gender"][list(answer.before.first)]
     assert answer.before.shares["female"] == (labels == "female").mean()
-    titles = [title for title, _ in tabs._titled(answer, "difference")]
-    for title, found in zip(titles[1:], answer.rows[1:], strict=True):
-        kept = len(set(answer.before.first) & set(found.first))
-        assert f"{kept} of the first 20 remain" in title
+    for found, (_, counts, skew, kept) in zip(answer.rows, answer.summary(), strict=True):
+        remaining = set(answer.before.first) & set(found.first)
+        assert kept == f"{len(remaining)} of 20"
+        women = (gallery.labels["gender"][list(found.first)] == "female").sum()
+        assert counts == f"{women} women, {20 - women} men"
+        assert skew == f"{found.skew:.2f}"
+    assert "Re-ranked: no gain for this query" in tabs._lines(answer)
+    assert "no gain" not in tabs._lines(opening.saved_search())
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "difference", 0.0)
     assert unchanged.edited == unchanged.before
@@ -380,7 +384,8 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert answer.before == answer.edited == answer.reranked
     assert answer.stated == ("female",)
     assert answer.reason().startswith("Left unchanged: the query states the gender (“female”)")
-    assert "Left unchanged" in tabs._lines(answer, "difference")
+    assert "Left unchanged" in tabs._lines(answer)
+    assert "no gain" not in tabs._lines(answer)
     nuns, _ = searches.search(engine, "two nuns", "gender", "difference")
     assert nuns.before == nuns.edited == nuns.reranked
     assert nuns.reason().startswith("Left unchanged: the query states the gender (“two nuns”)")
@@ -411,17 +416,17 @@ def test_a_worse_query_triggers_a_warning() -> None:
     even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
     uneven = replace(even, skew=0.15)
     for worse, title in (
-        (Answer("zzz", "gender", even, uneven, even), "Query edited by “cali”"),
+        (Answer("zzz", "gender", even, uneven, even), "Edited"),
         (Answer("zzz", "gender", even, even, uneven), "Re-ranked"),
     ):
         warning = f'<p class="warning">{tabs.WORSE.format(title)}</p>'
-        assert tabs._lines(worse, "cali").count("warning") == 1
-        assert warning in tabs._lines(worse, "cali")
+        assert tabs._lines(worse).count("warning") == 1
+        assert warning in tabs._lines(worse)
     for answer in (
         Answer("zzz", "gender", uneven, even, even),
         Answer("zzz", "gender", even, replace(even, skew=0.004), even),  # shown as 0.00
     ):
-        assert "warning" not in tabs._lines(answer, "cali")
+        assert "warning" not in tabs._lines(answer)
 
 
 def test_a_worse_group_is_marked_in_the_table() -> None:

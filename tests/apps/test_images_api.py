@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -18,11 +15,10 @@ from unittest.mock import Mock
 
 import httpx2
 import pytest
-from starlette.applications import Starlette
 from starlette.responses import Response
-from starlette.routing import Mount
 
-from tests.apps.false_upstream import KEY, FalseUpstream, served
+from tests.apps.false_upstream import KEY, FalseUpstream, port_of, served, serving, wait_until
+from tests.cli.conftest import call
 from vldebias import ProxyLimits, images_proxy
 from vldebias.errors import InvalidInputError
 from vldebias.wording import Balancer
@@ -156,35 +152,8 @@ def test_upstream_errors_are_returned(prompt: str, status: int, calls: int, n: i
     if status == 429 and calls > 1:
         assert response.headers["retry-after-ms"] == "10"
         assert response.headers["x-request-id"] == "r-429"
-
-
-def test_a_retry_that_is_far_off_is_left_to_the_client() -> None:
-    upstream = FalseUpstream()
-    began = time.monotonic()
-    response = post(
-        proxy(upstream, limits=ProxyLimits(seconds=10)), {"prompt": "A chef of tomorrow"}
-    )
-    assert time.monotonic() - began < 5
-    assert response.status_code == 429
-    assert response.headers["retry-after"] == "86400"
-    assert len(upstream.seen) == 1
-
-
-def test_a_wrong_key_is_reported_by_upstream() -> None:
-    response = post(proxy(FalseUpstream()), {"prompt": CEO}, authorization="Bearer sk-wrong")
-    assert response.status_code == 401
-    assert response.json()["error"]["code"] == "invalid_api_key"
-    assert response.headers["x-request-id"] == "r-401"
-
-
-def test_transient_failures_are_retried() -> None:
-    upstream = FalseUpstream()
-    response = post(proxy(upstream), {"prompt": "A moody CEO", "n": 2})
-    assert response.status_code == 200
-    assert len(response.json()["data"]) == 2
-    assert len(upstream.seen) == 4
-    refusal = post(proxy(FalseUpstream(), limits=ProxyLimits(retries=0)), {"prompt": "A moody CEO"})
-    assert refusal.status_code == 503
+    if "tomorrow" in prompt:
+        assert response.headers["retry-after"] == "86400", "it is left to the client"
 
 
 def test_images_that_were_paid_for_are_returned() -> None:
@@ -225,10 +194,23 @@ def test_an_unreachable_server_and_an_invalid_answer_are_reported() -> None:
     assert response.json()["error"]["code"] == "upstream_form"
 
 
-BAD: list[tuple[Any, int, str]] = [
+BAD: list[Any] = [
     (b"{", 400, "not JSON"),
     (b"[" * 100_000, 400, "not JSON"),
     (b"\xff", 400, "not JSON"),
+    (b'{"prompt": "A CEO", "guidance": NaN}', 400, "not JSON"),
+    (b'{"prompt": "A CEO", "guidance": -Infinity}', 400, "not JSON"),
+    (b'{"prompt": "A CEO", "guidance": 1e999}', 400, "not JSON"),
+    (b'{"prompt": "A CEO \\ud83d"}', 400, "not JSON"),
+    (b'{"prompt": "A CEO", "\\udc00": 1}', 400, "not JSON"),
+    (b'{"prompt": "A CEO \xed\xa0\xbd"}', 400, "not JSON"),
+    ('{"prompt": "A CEO"}'.encode("utf-16"), 400, "not JSON"),
+    (b'{"prompt": "A CEO", "seed": ' + b"9" * 5000 + b"}", 400, "not JSON"),
+    pytest.param(
+        *(b'{"prompt": "A CEO", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "not JSON"),
+        marks=pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13 parses this"),
+    ),
+    (b"[" + b"[]," * 100_000 + b"1]", 400, "more than 100,000 lists, objects and commas"),
     ([1], 400, "not a JSON object"),
     ({}, 400, "prompt: expected a non-empty string"),
     ({"prompt": " "}, 400, "prompt: expected a non-empty string"),
@@ -264,15 +246,6 @@ def test_other_names_for_the_number_of_images_are_balanced_as_well(name: str) ->
     assert "the same number of images" in response.json()["error"]["message"]
 
 
-def test_a_request_with_many_headers_is_rejected() -> None:
-    upstream = FalseUpstream()
-    headers = {f"x-{number}": "1" for number in range(100)}
-    response = post(proxy(upstream), {"prompt": CEO}, **headers)
-    assert response.status_code == 431
-    assert "expected at most 100" in response.json()["error"]["message"]
-    assert not upstream.seen
-
-
 def test_invalid_headers_are_explained() -> None:
     upstream = FalseUpstream()
     for index in ("-1", "one", "9" * 30):
@@ -296,27 +269,14 @@ def test_concurrent_calls_and_requests_stay_within_the_limits() -> None:
     assert upstream.most == 3
 
 
-def test_value_counts_over_41_single_requests_differ_by_at_most_two() -> None:
-    upstream = FalseUpstream()
-    app = proxy(upstream, seed=None)
-
-    async def calls(client: httpx2.AsyncClient) -> None:
-        requests = [client.post(PATH, json={"prompt": CEO}, headers=RIGHT) for _ in range(41)]
-        await asyncio.gather(*requests)
-
-    ask(app, calls)
-    counts = Counter(VALUES[call["prompt"]] for call in upstream.seen)
-    assert counts.total() == 41
-    assert abs(counts["female"] - counts["male"]) <= 2
-
-
-def test_an_index_gives_even_values_without_shared_state() -> None:
+def test_an_index_gives_even_values_that_do_not_depend_on_the_process() -> None:
     values = []
-    for index in range(0, 12, 3):  # each request reaches a different process
-        app = proxy(FalseUpstream())
+    for index in [*range(0, 12, 3)] * 2:  # each request reaches a different process
+        app = proxy(FalseUpstream(), seed=None)
         response = post(app, {"prompt": CEO, "n": 3}, **{"x-vldebias-index": str(index)})
         values += note(response)["values"]
-    assert Counter(values) == {"female": 6, "male": 6}
+    assert values[:12] == values[12:]
+    assert Counter(values[:12]) == {"female": 6, "male": 6}
 
 
 def test_other_paths_are_passed_through() -> None:
@@ -344,15 +304,6 @@ def test_other_paths_are_passed_through() -> None:
     assert short.json()["data"][0]["id"] == "tiny"
 
 
-def test_a_single_image_may_be_streamed() -> None:
-    upstream = FalseUpstream()
-    response = post(proxy(upstream), {"prompt": CEO, "stream": True, "partial_images": 1})
-    assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.text.count("event: ") == 3
-    assert upstream.seen[0]["prompt"] in VALUES
-    assert note(response)["values"] == [VALUES[upstream.seen[0]["prompt"]]]
-
-
 def test_prompts_and_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for prompt in (CEO, KING, "A forbidden CEO", "A busy CEO", "A shapeless CEO"):
@@ -366,36 +317,17 @@ def test_prompts_and_keys_are_not_logged(caplog: pytest.LogCaptureFixture) -> No
     assert KEY not in caplog.text
 
 
-def test_the_app_can_be_mounted_and_called_from_several_event_loops() -> None:
-    upstream = FalseUpstream()
-    outer = Starlette(routes=[Mount("/openai", app=proxy(upstream))])
-
-    async def calls(client: httpx2.AsyncClient) -> int:
-        body = {"prompt": CEO, "n": 2}
-        return (await client.post(f"/openai{PATH}", json=body, headers=RIGHT)).status_code
-
-    assert [ask(outer, calls) for _ in range(3)] == [200] * 3
-    assert len(upstream.seen) == 6
-
-
 def test_a_client_that_disconnects_cancels_its_calls() -> None:
     upstream = FalseUpstream()
     with served(upstream.app) as address, served(images_proxy(address, "gender")) as front:
         body = json.dumps({"prompt": "A slow chef", "n": 3}).encode()
-        port = int(front.split(":")[2].split("/")[0])
+        port = port_of(front)
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             wait_until(lambda: upstream.now == 3)
         wait_until(lambda: upstream.cancelled == 3)
     assert upstream.now == 0
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end, "waited for 20 s"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -420,51 +352,29 @@ def test_inconsistent_settings_are_rejected(arguments: dict[str, Any], message: 
 
 
 def test_the_command_only_serves_this_machine_until_it_is_stopped() -> None:
-    command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--port", "0"]
     upstream = FalseUpstream()
-    with served(upstream.app) as address:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        process = subprocess.Popen(
-            [*command, "--upstream", address], stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert process.stderr is not None
-        try:
-            line = ""
-            while "base_url=" not in line:
-                piece = process.stderr.readline()
-                assert piece, f"the command ended: {line}"
-                line += piece
-            base = line.split("base_url=")[1].strip()
-            assert base.startswith("http://127.0.0.1:")
-            body = {"prompt": CEO, "n": 2}
-            response = httpx2.post(f"{base}/images/generations", json=body, headers=RIGHT)
-            assert sorted(note(response)["values"]) == ["female", "male"]
-            for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-                foreign = httpx2.post(
-                    f"{base}/images/generations", json=body, headers={**RIGHT, **headers}
-                )
-                assert foreign.status_code == (400 if "host" in headers else 403)
-                assert "x-vldebias" in foreign.headers
-            assert len(upstream.seen) == 2
-        finally:
-            process.send_signal(signal.SIGTERM)
-            rest = process.communicate(timeout=20)[1]
-    assert CEO not in line + rest
+    with served(upstream.app) as address, serving(address) as (_, port):
+        url = f"http://127.0.0.1:{port}{PATH}"
+        body = {"prompt": CEO, "n": 2}
+        response = httpx2.post(url, json=body, headers=RIGHT)
+        assert sorted(note(response)["values"]) == ["female", "male"]
+        for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+            foreign = httpx2.post(url, json=body, headers={**RIGHT, **headers})
+            assert foreign.status_code == (400 if "host" in headers else 403)
+            assert "x-vldebias" in foreign.headers
+        assert len(upstream.seen) == 2
 
 
 def test_invalid_options_are_explained() -> None:
-    command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--upstream"]
-    done = subprocess.run([*command, "localhost"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "expected a client's base_url" in " ".join(done.stderr.split())
+    command = "serve --attribute gender --upstream"
+    with pytest.raises(InvalidInputError, match="expected a client's base_url"):
+        call(f"{command} localhost")
     with socket.socket() as occupied:
         occupied.bind(("127.0.0.1", 0))
         occupied.listen()
-        port = str(occupied.getsockname()[1])
-        busy = [*command, "http://127.0.0.1:1/v1", "--port", port]
-        done = subprocess.run(busy, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "cannot be opened" in " ".join(done.stderr.split())
+        port = occupied.getsockname()[1]
+        with pytest.raises(InvalidInputError, match="cannot be opened"):
+            call(f"{command} http://127.0.0.1:1/v1 --port {port}")
 
 
 def values_of_seeds(seeds: range, **how: Any) -> list[str]:
@@ -489,16 +399,6 @@ def test_the_largest_seed_is_accepted() -> None:
     assert upstream.seen[0]["seed"] == 2**64 - 1
 
 
-def test_an_index_gives_the_same_value_in_every_process() -> None:
-    for index in range(4):
-        values = set()
-        for _ in range(4):
-            app = proxy(FalseUpstream(), seed=None)
-            response = post(app, {"prompt": CEO}, **{"x-vldebias-index": str(index)})
-            values.add(note(response)["values"][0])
-        assert len(values) == 1
-
-
 def test_200_servers_with_one_request_each_give_both_values_about_as_often() -> None:
     values: Counter[str] = Counter()
     for _ in range(200):
@@ -512,7 +412,8 @@ def test_200_servers_with_one_request_each_give_both_values_about_as_often() -> 
 def test_failures_that_may_pass_are_retried(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream = FalseUpstream()
     failure = Response(status_code=status, headers={"retry-after": "0"})
-    fail_once = Mock(side_effect=[failure, None])
-    monkeypatch.setattr(upstream, "_failure", fail_once)
+    monkeypatch.setattr(upstream, "_failure", Mock(side_effect=[failure, failure, None]))
+    refusal = post(proxy(upstream, limits=ProxyLimits(retries=0)), {"prompt": CEO})
+    assert refusal.status_code == status
     assert post(proxy(upstream), {"prompt": CEO}).status_code == 200
-    assert len(upstream.seen) == 2
+    assert len(upstream.seen) == 3

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPConnection
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from tests.apps.false_upstream import served
+from tests.apps.false_upstream import port_of, proxied, served
 from tests.apps.test_image_endpoints import FalseEmbeddings, edit_folder
-from vldebias import ProxyLimits, images_proxy
+from vldebias import images_proxy
 
 __all__ = ["edit_folder"]  # a fixture
 
@@ -86,10 +85,11 @@ def echo() -> Echo:
 
 @pytest.fixture(scope="module")
 def port(echo: Echo, edit_folder: Path) -> Iterator[int]:
-    with served(echo) as upstream:
-        app = images_proxy(f"{upstream}/team", "gender", seed=0, edit=edit_folder)
-        with served(app) as base_url:
-            yield int(base_url.rpartition(":")[2].removesuffix("/v1"))
+    with (
+        served(echo) as upstream,
+        proxied(f"{upstream}/team", seed=0, edit=edit_folder) as proxy_port,
+    ):
+        yield proxy_port
 
 
 @pytest.fixture(autouse=True)
@@ -140,25 +140,6 @@ def test_the_clients_own_cookies_are_passed_on(echo: Echo, port: int, kind: str)
         assert seen.values("cookie") == (["session=of-bob; theme=dark"] if is_bob else [])
 
 
-def test_no_cookie_is_stored() -> None:
-    upstream_class = import_module("apps.images_api.upstream").Upstream
-
-    cookies = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        cookies.append(request.headers.get("cookie"))
-        return httpx2.Response(200, headers={"set-cookie": "session=of-alice; Path=/"})
-
-    async def run() -> None:
-        upstream = upstream_class("http://there", ProxyLimits(), httpx2.MockTransport(answer))
-        for _ in range(2):
-            await (await upstream.send("GET", b"/", [])).aread()
-        await upstream.close()
-
-    asyncio.run(run())
-    assert cookies == [None, None]
-
-
 def test_concurrent_clients_are_isolated(echo: Echo, port: int) -> None:
     def ask(number: int) -> None:
         name = list(REQUESTS)[number % len(REQUESTS)]
@@ -181,7 +162,7 @@ def test_only_the_requests_own_headers_are_sent_upstream(echo: Echo, port: int) 
     headers = {
         "x_trace": "7",
         "accept": "text/plain",
-        "connection": "keep-alive, x-mine",
+        "connection": "Keep-Alive, X-Mine",
         "x_mine": "hop",
         "te": "trailers",
         "proxy_authorization": "secret",
@@ -194,13 +175,6 @@ def test_only_the_requests_own_headers_are_sent_upstream(echo: Echo, port: int) 
     forwarded = {"host", "accept-encoding", "x-trace", "accept", "connection"}
     assert names[0] == forwarded
     assert names[1] == {*forwarded, "content-type", "content-length"}
-
-
-def test_headers_named_in_connection_are_dropped_in_any_case(echo: Echo, port: int) -> None:
-    send(port, "GET", "/v1/models", Connection="Keep-Alive, X-Secret", X_Secret="s", X_Other="o")
-    (seen,) = echo.requests
-    assert not seen.values("x-secret")
-    assert seen.values("x-other") == ["o"]
 
 
 def test_the_upstream_server_is_asked_to_close_each_connection(echo: Echo, port: int) -> None:
@@ -320,21 +294,19 @@ def test_a_path_that_resembles_an_endpoint_gets_404_with_the_right_path(
     assert not echo.requests
 
 
-def test_requests_for_text_are_forwarded_from_paths_that_resemble_an_endpoint(
+def test_requests_that_are_not_for_images_are_forwarded_from_paths_that_resemble_an_endpoint(
     echo: Echo, port: int
 ) -> None:
     chat = {"messages": [{"role": "user", "content": CEO}]}
-    for target in ("/v1//chat/completions", "/V1/chat/completions"):
-        answer = send(port, "POST", target, chat)
-        assert answer.status == 200
-    targets = [seen.target for seen in echo.requests]
-    assert targets == ["/v1/team//chat/completions", "/v1/team/V1/chat/completions"]
-
-
-def test_only_post_requests_are_compared_with_the_endpoints(echo: Echo, port: int) -> None:
-    assert send(port, "GET", "/v1//images").status == 200
-    assert send(port, "POST", "/v1//images/edits").status == 200
-    assert [seen.target for seen in echo.requests] == ["/v1/team//images", "/v1/team//images/edits"]
+    for method, target, body in (
+        ("POST", "/v1//chat/completions", chat),
+        ("POST", "/V1/chat/completions", chat),
+        ("GET", "/v1//images", None),
+        ("POST", "/v1//images/edits", None),
+    ):
+        assert send(port, method, target, body).status == 200
+    targets = ["//chat/completions", "/V1/chat/completions", "//images", "//images/edits"]
+    assert [seen.target for seen in echo.requests] == [f"/v1/team{target}" for target in targets]
 
 
 def test_a_mounted_app_passes_on_the_path_below_its_prefix(echo: Echo) -> None:
@@ -344,7 +316,7 @@ def test_a_mounted_app_passes_on_the_path_below_its_prefix(echo: Echo) -> None:
     with served(echo) as upstream:
         app = images_proxy(upstream, "gender")
         with served(Starlette(routes=[Mount("/a b", app=app)])) as base_url:
-            port = int(base_url.rpartition(":")[2].removesuffix("/v1"))
+            port = port_of(base_url)
             for prefix in ("/a%20b", "/%61%20b"):
                 assert send(port, "GET", f"{prefix}/v1/files/a%2Fb").status == 200
             assert send(port, "GET", "/a%20b/v1/../secret").status == 400
@@ -410,15 +382,11 @@ async def _images(upstream: RawUpstream, clients: list[str]) -> list[str]:
     return received
 
 
-@pytest.mark.parametrize("surplus", [RawUpstream.response("left over"), b"HTTP/1.1 200 OK\r\nx: "])
+@pytest.mark.parametrize(
+    "surplus", [b"", RawUpstream.response("left over"), b"HTTP/1.1 200 OK\r\nx: "]
+)
 def test_bytes_after_a_response_never_reach_the_next_client(surplus: bytes) -> None:
     clients = ["mallory", "mallory", "alice", "bob"]
     upstream = RawUpstream(surplus)
     assert asyncio.run(_images(upstream, clients)) == [f"for {name}" for name in clients]
     assert upstream.connections == len(clients)
-
-
-def test_no_two_requests_share_a_connection() -> None:
-    upstream = RawUpstream()
-    asyncio.run(_images(upstream, ["alice", "alice", "bob"]))
-    assert upstream.connections == 3

@@ -75,14 +75,21 @@ def shown(page: Any) -> str:
     return str(page.locator("#image img").get_attribute("src"))
 
 
-def test_keys_pressed_before_the_first_image_appears_are_answered(
+def test_keys_pressed_before_the_first_image_appears_are_not_answers(
     shared: tuple[str, Path], browser: Any
 ) -> None:
     address, out = shared
     with opened(browser, address, WIDE) as page:
         page.get_by_label("Your name").fill("Early")
+        held: list[Any] = []
+        page.route("**/queue/join*", lambda route: held.append(route), times=1)
         page.keyboard.press("Enter")
-        page.keyboard.press("2")
+        while not held:
+            page.wait_for_timeout(10)
+        page.keyboard.press("1")
+        held[0].continue_()
+        page.locator("#question", has_text="Gender?").wait_for()
+        press(page, "2")
         page.locator("#question", has_text="Age?").wait_for()
     assert [answer.value for answer in answers(out, "Early")] == ["female"]
 

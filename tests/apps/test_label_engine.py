@@ -1,6 +1,7 @@
 """Test the labelling study without a page: order, blinding, answers, corrections, and resuming."""
 
 import io
+import shlex
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from label_parts import AGE, GENDER, draw, engines, studies, study
 from PIL import Image
+from typer.testing import CliRunner
 
 from apps.label.session import open_study
 from apps.shares.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from tests.refusals import refused
+from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.judge.plan import PlannedImage
+from vldebias.report.result import Result
 
 
 class Paper(studies.ImageFolder):
@@ -252,6 +256,41 @@ def test_invalid_choices_and_files_with_other_choices_are_rejected(tmp_path: Pat
 )
 def test_names_of_people_are_accepted(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
+
+
+def test_the_printed_commands_measure_the_answers_about_any_attribute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each image counts once, also after a correction, as the majority of the answers."""
+    monkeypatch.chdir(tmp_path)
+    photos = Path("my photos")
+    photos.mkdir()
+    for number in range(12):
+        Image.new("RGB", (8, 8)).save(photos / f"{number}.png")
+    study = open_study(photos, ["glasses", "hair"], ["with,without", "long hair,short"])
+    for name in ("ada", "ben", "eve"):
+        first = place = study.start(name)
+        while place.step is not None:
+            # Every second image shows glasses. All have short hair, but Eve never says so.
+            record, question = study._asked(name, place.step)
+            choice = int(name != "eve")
+            if question.attribute == "glasses":
+                choice = int(Path(record.path).stem) % 2
+            if place is first:
+                study.answer(place, 1 - choice)
+            place = study.answer(place, choice)
+    commands = study.next_command().splitlines()
+    assert len(commands) == 2
+    for command, share in zip(commands, (0.5, 0.0), strict=True):
+        program, *words = shlex.split(command)
+        assert program == "vldebias"
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        folder = Path(words[words.index("--out") + 1])
+        result = Result.read(folder / "result.json")
+        assert result.provenance[0].n == {"prompts": 1, "images": 12}
+        shares = [row.value for row in result.rows if row.metric == "share"]
+        assert shares[0] == pytest.approx(share)
 
 
 @refused(

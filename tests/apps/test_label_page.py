@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 from label_parts import AGE, GENDER, draw, study
+from PIL import Image
 
 from apps.label import engine as engines
 from apps.label import page as pages
@@ -80,6 +81,17 @@ def test_the_last_screen_shows_the_command_that_reads_the_answers(engine: Any, p
         in text_of_updates(now)
     )
     assert "Thank you, Ada" in text_of_updates(now)
+
+
+def test_only_generated_images_are_called_generated(engine: Any, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Image.new("RGB", (8, 8)).save(photos / "1.png")
+    promise = "how the images were generated"
+    assert promise in json.dumps(pages.build_demo(engine).get_config_file(), default=str)
+    own = pages.build_demo(study(photos)).get_config_file()
+    assert "Label images" in json.dumps(own, default=str)
+    assert promise not in json.dumps(own, default=str)
 
 
 def test_remaining_minutes_are_estimated_from_the_pace(

@@ -21,9 +21,9 @@ SCREENS = [(WIDE, "light"), (NARROW, "dark")]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page for four runs, three of which measured the same, and an unreadable file."""
+    """Return the page for five runs, four of which measured the same, and an unreadable file."""
     folder = tmp_path_factory.mktemp("runs")
-    for run in ("quickstart", "again", "and-again", "audit_other_models"):
+    for run in ("quickstart", "again", "and-again", "once-more", "audit_other_models"):
         (folder / run).mkdir()
         name = run if (RESULTS / f"{run}.json").exists() else "quickstart"
         shutil.copy(RESULTS / f"{name}.json", folder / run / "result.json")
@@ -110,9 +110,9 @@ def test_the_reader_chooses_metrics_and_rows_and_a_phone_needs_few_screens(
         assert shown.count() == 12
         assert task.locator("tbody tr[data-plain]:visible").count() == 0
         page.get_by_label("also rows without a method").check()
-        task.get_by_role("button", name="Show all 15 rows").click()
-        assert shown.count() == 15
-        assert task.locator("tbody tr[data-plain]:visible").count() == 3
+        task.get_by_role("button", name="Show all 16 rows").click()
+        assert shown.count() == 16
+        assert task.locator("tbody tr[data-plain]:visible").count() == 4
         # The fourth metric is shown once it is chosen, and the first one is not once it is not.
         boxes = task.locator(".choose input")
         task.locator(".choose summary").click()
@@ -124,7 +124,7 @@ def test_the_reader_chooses_metrics_and_rows_and_a_phone_needs_few_screens(
         # A word filters the rows of all tasks, and tasks without a match disappear.
         page.get_by_label("Filter").fill("generation balanced")
         assert page.locator("details.task:visible").count() == 1
-        assert page.locator("form output").inner_text().startswith("3 of ")
+        assert page.locator("form output").inner_text().startswith("4 of ")
 
 
 def test_a_folder_with_many_tasks_lists_the_first_and_a_filter_searches_all(

@@ -10,11 +10,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from browsing import free_port, served
 from label_parts import draw
 
 from apps import abandoned, serving
+from tests.apps.test_images_api import ask as in_process
+from tests.processes import run_python
 from vldebias.errors import InvalidInputError
 
 
@@ -182,10 +185,9 @@ def test_abandoned_calls_are_cancelled_and_others_continue() -> None:
     assert sorted(queued_page.cancelled) == ["event1", "event3", "event5", "event6"]
 
 
-@pytest.mark.parametrize("route", ["call/work", "call/v2/work"])
-def test_abandoned_calls_leave_the_queue_free(route: str) -> None:
+def gradio_page() -> Any:
+    """Return a page whose function takes a fifth of a second."""
     import gradio
-    import httpx2
     from fastapi import FastAPI
 
     def work(text: str) -> str:
@@ -197,24 +199,26 @@ def test_abandoned_calls_leave_the_queue_free(route: str) -> None:
         gradio.Button().click(work, box, box, api_name="work", concurrency_limit=1)
     page.queue()
     mounted = gradio.mount_gradio_app(FastAPI(), page, path="/", ssr_mode=False)
-    app = abandoned.Abandoned(mounted, patience=0.1)
+    return abandoned.Abandoned(mounted, patience=0.1)
 
-    async def visit() -> str:
-        transport = httpx2.ASGITransport(app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            await client.get("/gradio_api/startup-events")
-            for _ in range(20):
-                body = {"text": "left"} if "v2" in route else {"data": ["left"]}
-                await client.post(f"/gradio_api/{route}", json=body)
-            await asyncio.sleep(0.2)
-            called = await client.post("/gradio_api/call/work", json={"data": ["visitor"]})
-            event = called.json()["event_id"]
-            async with asyncio.timeout(10):  # 20 calls would take 4 seconds
-                answer = await client.get(f"/gradio_api/call/work/{event}")
+
+@pytest.mark.parametrize("route", ["call/work", "call/v2/work"])
+def test_abandoned_calls_leave_the_queue_free(route: str) -> None:
+    async def visit(client: httpx2.AsyncClient) -> str:
+        await client.get("/gradio_api/startup-events")
+        for _ in range(20):
+            body = {"text": "left"} if "v2" in route else {"data": ["left"]}
+            await client.post(f"/gradio_api/{route}", json=body)
+        await asyncio.sleep(0.2)
+        called = await client.post("/gradio_api/call/work", json={"data": ["visitor"]})
+        event = called.json()["event_id"]
+        async with asyncio.timeout(10):  # 20 calls would take 4 seconds
+            answer = await client.get(f"/gradio_api/call/work/{event}")
         return answer.text
 
+    app = gradio_page()
     begin = time.monotonic()
-    assert "visitor" in asyncio.run(visit())
+    assert "visitor" in in_process(app, visit)
     assert time.monotonic() - begin < 3
 
 
@@ -234,22 +238,8 @@ def test_abandoned_calls_leave_the_queue_free(route: str) -> None:
     ],
 )
 def test_a_call_with_wrong_names_is_rejected(route: str, body: Any) -> None:
-    import gradio
-    import httpx2
-    from fastapi import FastAPI
-
-    with gradio.Blocks(analytics_enabled=False) as page:
-        box = gradio.Textbox()
-        gradio.Button().click(lambda text: text, box, box, api_name="work")
-    mounted = gradio.mount_gradio_app(FastAPI(), page, path="/", ssr_mode=False)
-    app = abandoned.Abandoned(mounted, patience=0.05)
-
-    async def post() -> httpx2.Response:
-        transport = httpx2.ASGITransport(app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post(f"/gradio_api/{route}", json=body)
-
-    answer = asyncio.run(post())
+    app = gradio_page()
+    answer = in_process(app, lambda client: client.post(f"/gradio_api/{route}", json=body))
     assert answer.status_code == 422
     assert answer.json()["detail"]
     assert not app.calls
@@ -319,6 +309,26 @@ def test_credentials_have_two_parts_and_come_from_the_environment(
             serving.credentials(public=True)
     monkeypatch.delenv(serving.AUTH)
     assert serving.credentials(public=False) is None
+
+
+SERVED = """
+import os, sys
+import gradio as gr
+from apps.serving import serve
+
+def announce(address):
+    print("matplotlib.pyplot" in sys.modules, flush=True)
+    os._exit(0)
+
+with gr.Blocks() as demo:
+    pass
+serve(demo, announce=announce)
+"""
+
+
+@pytest.mark.slow
+def test_the_first_visitor_does_not_wait_for_an_import() -> None:
+    assert run_python(SERVED).stdout == "True\n"
 
 
 def status_of(address: str, **headers: str) -> int:

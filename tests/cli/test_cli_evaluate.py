@@ -284,7 +284,7 @@ def test_rewritten_prompts_are_read_like_other_prompts() -> None:
 def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     log = call(f"{AUDIT} --model miniature", with_stderr=True)
     out = Path("vldebias-audit")
-    assert log.startswith("# Of 3 prompts, ")
+    assert log.startswith("# 3 prompts: ")
     assert "\ntask\tmetric\t" in log
     assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
     assert "These counts are for" not in log
@@ -297,7 +297,8 @@ def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
     )
     Path("judged.csv").write_text(judged)
     calibrated = call(f"{AUDIT} --model miniature --calibration judged.csv")
-    assert "Look first at “" in calibrated
+    assert "# 3 prompts: 1 is unlike the judged prompts, 1 has no clear lean, 1 asks" in calibrated
+    assert "Look first at “" not in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     # The mechanic is further from every judged prompt than the judged prompts are from each other.
     assert listed["share"].notna().sum() == 1

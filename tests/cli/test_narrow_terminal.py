@@ -15,28 +15,9 @@ ROOT = Path(__file__).parents[2]
 FRAMES = re.compile(r"[─-╿]+")
 
 LISTS = ["methods", "eval list", "prompts list", "eval show waterbirds", "train --settings"]
-HELP = [
-    f"{command} --help"
-    for command in (
-        "",
-        "debias",
-        "train",
-        "audit",
-        "diagnose",
-        "generate",
-        "rerank",
-        "serve",
-        "mcp",
-        "demo",
-        "label",
-        "quickstart",
-        "eval",
-        "eval shares",
-        "eval waterbirds",
-        "prompts",
-        "prompts balance",
-    )
-]
+PROGRAMS = ["", "debias", "train", "audit", "diagnose", "generate", "rerank", "serve", "mcp"]
+PROGRAMS += ["demo", "label", "quickstart", "eval", "eval shares", "eval waterbirds"]
+HELP = [f"{command} --help" for command in [*PROGRAMS, "prompts", "prompts balance"]]
 MODELS = [
     "eval data birds --option n=40",
     "debias gender --model miniature --method difference",

@@ -3,40 +3,19 @@ escaped."""
 
 import csv
 import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import call
+from tests.terminals import output_on_terminal
 from vldebias.cli import common
-
-pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
 
 FORMULAS = ["=cmd|' /C calc'!A0 of a nurse", "+1 nurse", "-2+3 nurses", "@SUM(A1) nurse"]
 TITLE = "\x1b]0;title\x07"
 RED = "\x1b[31mred"
 EIGHT_BIT = "\x9b31m"
-
-
-def on_terminal(*arguments: str) -> str:
-    """Return what a command prints to a terminal."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "vldebias", *arguments])
-    output = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 65536)
-        except OSError:  # Linux reports the end of file on a terminal as an error
-            break
-        if not chunk:
-            break
-        output += chunk
-    os.close(terminal)
-    os.waitpid(child, 0)
-    return output.decode()
 
 
 @pytest.mark.parametrize(
@@ -49,11 +28,12 @@ def on_terminal(*arguments: str) -> str:
     ids=["table", "json", "error"],
 )
 def test_control_characters_do_not_reach_the_terminal(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("prompts.txt").write_text(f"A photo of a doctor {TITLE} {RED} {EIGHT_BIT}\n", "utf-8")
-    output = on_terminal(*command)
+    text = f"A photo of a doctor {TITLE} {RED} {EIGHT_BIT}\n"
+    (tmp_path / "prompts.txt").write_text(text, "utf-8")
+    words = [sys.executable, "-m", "vldebias", *command]
+    output, _ = output_on_terminal(words, 80, tmp_path)
     assert "u001b" in output, "escaped"
     for control in (TITLE, RED, "\x07", "\x9b"):
         assert control not in output

@@ -125,8 +125,6 @@ LAYOUTS = {
     "wilds": packed("celebA_v1.0"),
     "official, one folder above": lambda root: official(root / "CelebA"),
     "beside other data": packed("faces"),
-    "kaggle, one folder above": packed("archive", "img_align_celeba/img_align_celeba"),
-    "group_dro, one folder above": packed("celebA/data"),
     "torchvision": packed("celeba", kaggle=False),
     "below a folder of its name": packed("celeba/celeba", kaggle=False),
 }
@@ -188,10 +186,8 @@ def test_fairface_matches_its_release(tmp_path: Path, labels: str, images: str) 
     assert (data.split, data.ids) == ("val", ("val/1.jpg", "val/2.jpg", "val/3.jpg"))
     assert both_splits.ids == ("train/1.jpg", "train/2.jpg", *data.ids)
     assert len(open_fairface(tmp_path, "train")) == 2
-    assert (data.column("age").names[:2], data.column("race").names[:2]) == (
-        ("0-2", "3-9"),
-        ("White", "Black"),
-    )
+    assert data.column("age").names[:2] == ("0-2", "3-9")
+    assert data.column("race").names[:2] == ("White", "Black")
     for column, k in (("age", 0), ("gender", 1), ("race", 2)):
         labels_of_column = both_splits.column(column)
         assert [labels_of_column.names[code] for code in labels_of_column.codes] == [
@@ -229,14 +225,10 @@ def test_columns_are_mapped_and_splits_are_selected(tmp_path: Path, ending: str)
     data = open_manifest(path, caption="text", labels={"gender": "sex", "tone": "tone"})
     assert (data.name, data.split, data.ids) == ("own", "all", ("a/1.png", "a/2.png", "b/3.png"))
     assert data.captions == ("one", "two, again", "")
-    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (
-        ("f", "m"),
-        [0, 1, 0],
-    )
-    assert (data.column("tone").names, data.column("tone").codes.tolist()) == (
-        ("1", "3"),
-        [1, -1, 0],
-    )
+    assert data.column("gender").names == ("f", "m")
+    assert data.column("gender").codes.tolist() == [0, 1, 0]
+    assert data.column("tone").names == ("1", "3")
+    assert data.column("tone").codes.tolist() == [1, -1, 0]
     assert data.about == {"root": str(tmp_path), "columns not used": ["part"]}
     assert [data.read(i) for i in range(3)] == [picture(i) for i in range(3)]
     part = open_manifest(path, "test", split_column="part", labels="sex")

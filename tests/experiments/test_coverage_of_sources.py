@@ -88,20 +88,6 @@ def test_a_row_names_an_existing_proof_or_a_reason(row: dict[str, str]) -> None:
         assert exists(row["proof"]), row["proof"]
 
 
-@pytest.mark.parametrize(
-    "proof",
-    [
-        "vldebias eval waterbird",
-        "vldebias train --los",
-        "tests/losses/test_theory.py::test_lemma_9",
-        "eval/experiments/absent.py",
-        "vldebias.losses.rinse",
-    ],
-)
-def test_missing_names_are_detected(proof: str) -> None:
-    assert not exists(proof)
-
-
 def test_no_row_is_listed_twice() -> None:
     keys = [(row["source"], row["what"]) for row in covered()]
     assert len(keys) == len(set(keys))

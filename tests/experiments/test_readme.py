@@ -256,23 +256,6 @@ def test_commands_run_and_print_the_output_below_them(
     check_output(block, expected, path, printed)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "is_equal"),
-    [
-        ("a  b 0.123\n", "a b 0.125", True),
-        ("['male', 'female']", "['female', 'male']", False),
-        ("0.5 [0.4, 0.6]", "0.5 [0.4, 0.7]", False),
-        ("1,200 images", "1,500 images", False),
-        ("worst 0.70", "worst 0.70 0.71", False),
-        ("gain -0.30", "gain 0.30", False),
-    ],
-)
-def test_outputs_match_if_words_are_equal_and_numbers_close(
-    first: str, second: str, is_equal: bool
-) -> None:
-    assert alike(first, second) == is_equal
-
-
 MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")
 
 

@@ -19,11 +19,9 @@ def test_the_judge_recognises_every_rendered_person() -> None:
         sample = painter.sample()
         if sample.person is not None:
             verdict = judge(sample.picture)
-            assert (verdict.sex, verdict.hair, verdict.job) == (
-                sample.person.sex,
-                sample.person.hair,
-                sample.person.job,
-            )
+            assert verdict.sex == sample.person.sex
+            assert verdict.hair == sample.person.hair
+            assert verdict.job == sample.person.job
             seen |= {verdict.sex, verdict.hair, verdict.job}
     assert seen == {*SEXES, *HAIR, *JOBS, None}
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 BLOCKS = re.compile(
     r"```(?P<kind>bash|python)\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?"
-    r"|<!-- answers: (?P<folder>\S+) -->",
+    r"|<!-- answers: (?P<folder>\S+)(?: (?P<attribute>\S+))? -->",
     re.DOTALL,
 )
 COLUMNS = 100
@@ -67,15 +67,21 @@ def answer_as_two_people(folder: Path) -> None:
             place = study.answer(place, choice)
 
 
-def answer_about_ages(folder: Path) -> None:
-    """Answer the questions from `vldebias label` about 20 portraits with their true ages."""
-    study = open_study(folder, ["class"], [str(folder.parent / "ages.yaml")], most=20)
-    age = open_world("portraits", n=60).column("age")
+def answer_about_portraits(folder: Path, attribute: str | None) -> None:
+    """Answer the questions from `vldebias label` about the true age of 20 portraits, or about the
+    age and another attribute of all of them."""
+    attributes = ["class", attribute] if attribute else ["class"]
+    most = 200 if attribute else 20
+    study = open_study(folder, attributes, [str(folder.parent / "ages.yaml")], most=most)
+    portraits = open_world("portraits", n=60)
     place = study.start("ada")
     while place.step is not None:
-        record, _ = study._asked("ada", place.step)
-        true_age = age.names[age.codes[int(Path(record.path).stem)]]
-        place = study.answer(place, ["young", "old"].index(true_age))
+        record, question = study._asked("ada", place.step)
+        is_class = question.attribute == "class"
+        column = portraits.column("age" if is_class else question.attribute)
+        value = column.names[column.codes[int(Path(record.path).stem)]]
+        values = ("young", "old") if is_class else question.values
+        place = study.answer(place, values.index(value))
 
 
 # The captioner on this page is trained for a few steps, and its captions depend on the CPU.
@@ -106,8 +112,10 @@ def test_a_tutorial_runs_from_start_to_finish(path: Path, tmp_path: Path) -> Non
     ran = 0
     for block in BLOCKS.finditer(text):
         if block["folder"]:
-            answer = answer_about_ages if block["folder"] == "people" else answer_as_two_people
-            answer(tmp_path / block["folder"])
+            if block["folder"] == "people":
+                answer_about_portraits(tmp_path / "people", block["attribute"])
+            else:
+                answer_as_two_people(tmp_path / block["folder"])
             continue
         if "pretrained" in block["code"].replace("save_pretrained", ""):
             continue

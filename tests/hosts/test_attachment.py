@@ -141,35 +141,11 @@ def test_disabled_applies_to_this_thread_only(tower: Tower) -> None:
     thread.join()
 
 
-def test_strength_can_be_set_at_any_time(tower: Tower) -> None:
-    plain = tower.encode(PROMPTS)
-    attachment = attach(tower, strength=0.25)
-    assert torch.equal(tower.encode(PROMPTS), PROJECTION(plain, 0.25))
-    attachment.strength = 1
-    assert torch.equal(tower.encode(PROMPTS), PROJECTION(plain))
-    attachment.strength = 0
-    assert attachment.apply("text", plain) is plain
-
-
 @pytest.mark.parametrize("strength", [1.5, float("nan"), True, "1"])
 def test_invalid_strengths_are_rejected(tower: Tower, strength: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"strength: expected a number in \[0, 1\], got"):
         attach(tower, strength=strength)
     assert vars(tower) == {}
-
-
-@pytest.mark.parametrize("images", [1, 3])
-def test_stated_prompts_are_left_unchanged(tower: Tower, images: int) -> None:
-    plain = tower.encode(PROMPTS, images)
-    attachment = attach(tower, stated_words=["woman"])
-    assert attachment.stated(PROMPTS) == [False, True, False]
-    got = tower.encode(PROMPTS, images_per_prompt=images)
-    stated = torch.tensor([False, True, False]).repeat_interleave(images)
-    assert torch.equal(got[stated], plain[stated])
-    assert torch.equal(got[~stated], PROJECTION(plain)[~stated])
-    assert torch.equal(attachment.apply("text", plain), PROJECTION(plain)), (
-        "without texts everything is edited"
-    )
 
 
 def test_mismatched_texts_and_roles_are_rejected(tower: Tower) -> None:
@@ -256,20 +232,6 @@ def test_a_declined_attachment_is_harmless_and_leaves_the_host_free(tower: Tower
     with pytest.raises(VldebiasError, match="cannot merge an attachment that is declined"):
         declined.merge()
     assert torch.equal(TowerHost(tower).embed(["a nurse"], "text"), before)
-
-
-def test_under_returns_the_embeddings_of_an_attachment(tower: Tower) -> None:
-    host = TowerHost(tower)
-    edit = PROJECTION.with_provenance(stated_words=("woman",))
-    bare = host.embed(PROMPTS, "text")
-    unit = [torch.nn.functional.normalize(edit(bare, strength), dim=-1) for strength in (1.0, 0.5)]
-    assert torch.equal(host.under(PROMPTS, "text", None), bare)
-    assert torch.equal(host.under(PROMPTS, "text", edit, keep_stated=False), unit[0])
-    assert torch.equal(
-        host.under(PROMPTS, "text", edit), torch.stack([unit[0][0], bare[1], unit[0][2]])
-    )
-    assert torch.equal(host.under(PROMPTS, "text", edit, strength=0.5)[::2], unit[1][::2])
-    assert host.weights == {"structure": "letters", "tensors": [[1.0, 0.5]]}
 
 
 def owner_of(encoder: Tower, name: str = "owner") -> TowerHost:

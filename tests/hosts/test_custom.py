@@ -252,11 +252,9 @@ def test_rows_of_any_type_are_stored_as_directions() -> None:
         [[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64
     )
     torch.testing.assert_close(rows, expected)
-    assert (table.dim("text"), table.space("text"), table.model_id) == (
-        2,
-        "table.text",
-        "theirs",
-    )
+    assert table.dim("text") == 2
+    assert table.space("text") == "table.text"
+    assert table.model_id == "theirs"
     assert (table.fingerprint(), table.weights) == (None, None)
     # These are the same directions in a different order.
     reordered = TextTable({"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]})

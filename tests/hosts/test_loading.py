@@ -71,7 +71,8 @@ def test_loading_errors_are_explained(tmp_path: Path, monkeypatch: pytest.Monkey
             "^cannot load 'plain' with 'tag': ",
         ),
         (("RN50",), "^'RN50' is an open_clip architecture without weights; .* openai"),
-        (("nosuch",), "cannot load 'nosuch': .* \\(HF_HUB_OFFLINE is set\\)"),
+        (("nosuch",), "cannot load 'nosuch': it is neither a folder here nor OWNER/NAME on the"),
+        (("no/such",), "cannot load 'no/such': .* \\(HF_HUB_OFFLINE is set\\)"),
         ((str(tmp_path),), "expected the folder of an image-text model, but it contains none of"),
     ):
         with pytest.raises(InvalidInputError, match=message):

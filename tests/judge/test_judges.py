@@ -1,7 +1,6 @@
 """Test judges, which return probabilities and a value or unknown. Every kind is compared with the
 model it wraps."""
 
-import copy
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from tests.study.painted_by_hand import GENDERS, Reader, Shows, chosen, paint, r
 from tests.tiny_llava import load_llava
 from vldebias import load_prompts
 from vldebias.data.labels import UNKNOWN
-from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge import judges
 from vldebias.judge.judges import (
@@ -271,25 +270,6 @@ def test_the_batch_size_does_not_change_the_answer(parts) -> None:
         np.testing.assert_allclose(judge_of(*parts).predict([image])["gender"][0], row, atol=1e-6)
 
 
-def test_a_strong_order_bias_warns(parts) -> None:
-    model = copy.deepcopy(parts[0])
-    processor = parts[1]
-    with torch.no_grad():  # the model answers A to every question
-        model.lm_head.weight.zero_()
-        model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge = judge_of(model, processor)
-    text = VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE])
-    if (
-        np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB"))
-        < 0
-    ):
-        model.lm_head.weight.data.neg_()  # the sign of a random hidden state
-    with pytest.warns(VldebiasWarning, match="depend on the order"):
-        chances = judge.predict(pictures(2))["gender"]
-    np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
-    judge.predict(pictures(2))  # it only warns once
-
-
 @pytest.mark.parametrize(("variation", "n"), [(0.19, 0), (0.21, 1)])
 def test_answers_that_vary_by_more_than_a_fifth_with_the_order_warn(
     parts, monkeypatch: pytest.MonkeyPatch, variation: float, n: int
@@ -298,8 +278,10 @@ def test_answers_that_vary_by_more_than_a_fifth_with_the_order_warn(
     monkeypatch.setattr(VlmJudge, "_in_every_order", lambda *_: np.log(orders))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        judge_of(*parts).predict(pictures(1))
-    assert len(caught) == n
+        judge = judge_of(*parts)
+        for _ in range(2):  # it only warns once
+            judge.predict(pictures(1))
+    assert ["depend on the order" in str(warning.message) for warning in caught] == [True] * n
 
 
 def test_the_fingerprint_changes_with_anything_that_affects_the_answers(parts) -> None:

@@ -353,10 +353,8 @@ def test_only_missing_and_damaged_files_are_generated_again(
         path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged
     }
     generated_in(tmp_path)
-    assert (contents(tmp_path), {path: path.stat().st_mtime_ns for path in times}) == (
-        before,
-        times,
-    )
+    assert contents(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
 def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
@@ -563,11 +561,9 @@ def test_balanced_prompts_match_manual_rewriting_and_others_are_unchanged(
     counts = Counter(zip((image.prompt for image in images), written.values, strict=True))
     for image, text, value in zip(images, written.prompts, written.values, strict=True):
         record = made.metadata(image)
-        assert (record["value"], record["generated prompt"], record["prompt"]) == (
-            value,
-            text,
-            image.prompt,
-        )
+        assert record["value"] == value
+        assert record["generated prompt"] == text
+        assert record["prompt"] == image.prompt
         is_same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
         assert is_same == (text == image.prompt) == record["left_unchanged"]
     assert all(

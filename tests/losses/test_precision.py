@@ -110,22 +110,6 @@ def test_shared_exponentials_and_blocks_do_not_change_sums(name, height, monkeyp
             torch.testing.assert_close(gradient, before, rtol=1e-4, atol=1e-6)
 
 
-def test_similarities_in_a_wide_range_have_finite_sums():
-    rows = normalize(torch.randn(40, 8, generator=torch.Generator().manual_seed(0)), dim=1)
-    exact = [rows.double().requires_grad_() for _ in range(2)]
-    single = [rows.clone().requires_grad_() for _ in range(2)]
-    for within_view in (False, True):
-        loss = partial(losses.info_nce, temperature=0.005, within_view=within_view)
-        value = loss(*exact)
-        torch.testing.assert_close(loss(*single).double(), value, rtol=1e-4, atol=1e-4)
-        for got, gradient in zip(
-            torch.autograd.grad(loss(*single), single),
-            torch.autograd.grad(value, exact),
-            strict=True,
-        ):
-            torch.testing.assert_close(got.double(), gradient, rtol=1e-3, atol=1e-3)
-
-
 def test_autocast_decides_the_precision_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)

@@ -1,5 +1,6 @@
 """Test where the default moves a classifier's boundary, and when it leaves it."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,17 @@ from torch.nn.functional import normalize
 
 import vldebias
 from tests.methods.made import normal
-from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWarning
+from vldebias.errors import (
+    AutoDeclinedWarning,
+    InvalidInputError,
+    ReferenceWarning,
+    SuspectInputWarning,
+)
 from vldebias.hosts import TextTable
 from vldebias.methods import Problem, Reference
 from vldebias.methods.boundary import (
     APART,
+    FEWEST_LABELLED,
     FEWEST_UNLABELLED,
     class_means,
     cosines,
@@ -97,18 +104,6 @@ def test_unlabelled_images_in_two_parts_move_the_boundary_between_them() -> None
     assert "% of the images change class. The images fall into two parts, 7." in reason
 
 
-def test_the_edit_gives_the_classes_of_the_threshold() -> None:
-    texts, prompt_set = trees()
-    rows, _ = pictures(400, 1)
-    edit = fitted(rows)
-    by_text = vldebias.fit_projections(texts, prompt_set).only
-    margins = np.diff(cosines(rows, by_text(texts.embed(prompt_set.classes))))[:, 0]
-    new, _ = pictures(1000, 2)
-    new_margins = np.diff(cosines(new, by_text(texts.embed(prompt_set.classes))))[:, 0]
-    expected = new_margins > two_parts(margins).boundary
-    assert (predicted(texts, prompt_set, edit, new) == expected).mean() > 0.99
-
-
 STAYS = {
     "few": (pictures(FEWEST_UNLABELLED - 1, 1)[0], 0.2, "100 different images are needed, got 99"),
     "copies": (pictures(50, 1)[0].repeat(4, 1), 0.2, "100 different images are needed, got 50"),
@@ -169,6 +164,19 @@ def test_labelled_images_move_the_boundaries_of_any_number_of_classes(classes: i
     assert (predicted(texts, prompt_set, None, new) == new_codes).mean() < 0.6
     assert (predicted(texts, prompt_set, edit, new) == new_codes).mean() > 0.95
     assert "With each of 40 labelled images left out in turn" in edit.provenance.choice.reason
+
+
+def test_fewer_labelled_images_than_were_measured_are_reported() -> None:
+    measured = Path(__file__).parents[2] / "eval" / "results" / "simple_rivals.json"
+    assert f'"classification, {FEWEST_LABELLED} labelled images: ' in measured.read_text()
+    rows, codes = pictures(60, 1)
+    with pytest.warns(SuspectInputWarning, match="only 8 labelled images .* label 12 more images"):
+        edit = fitted(Reference(rows, labels={"class": labels_of(codes, 8)}))
+    assert "Moved the boundary" in edit.provenance.choice.reason
+    with warnings.catch_warnings():  # follow the advice
+        warnings.simplefilter("error")
+        edit = fitted(Reference(rows, labels={"class": labels_of(codes, 8 + 12)}))
+    assert "Moved the boundary" in edit.provenance.choice.reason
 
 
 def test_offsets_put_each_pair_of_classes_halfway_between_their_means() -> None:

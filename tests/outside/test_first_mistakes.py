@@ -15,7 +15,7 @@ from vldebias.data import DATA, DataSet, ImageData, Labels, file_images, open_da
 from vldebias.hosts import Host, register_host
 from vldebias.judge.judges import JUDGES, Judge, JudgeSpec, checked_judge, predict, register_judge
 from vldebias.losses import Contrast, ContrastiveLoss, Loss
-from vldebias.measure.metric import METRICS, Metric, register_metric
+from vldebias.measure.metric import Metric, register_metric
 from vldebias.methods import Declaration, EditMethod, Need, register_method
 from vldebias.miniature import load_clip
 from vldebias.projection.projection import CalibratedProjection
@@ -200,10 +200,6 @@ OF_METRICS = (
     (lambda: measured(lambda hits, size: 0.5), r"returned an array \(\) .*; expected \(2000,\)"),
     (lambda: measured(lambda hits, size: hits.sum(-1) + 2.0), "which is outside of bounds="),
 )
-
-
-def test_a_metric_computed_by_tasks_does_not_need_a_function() -> None:
-    assert METRICS["precision"].compute is None
 
 
 # ---- tasks

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import vldebias
-from vldebias.cli import app
+from tests.cli.conftest import call
 from vldebias.data import DATA, open_data
 from vldebias.hosts import HOSTS
 from vldebias.judge.judges import JUDGES, checked_judge, predict
@@ -152,12 +151,6 @@ def registering(registering_folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
     yield from use(registering_folder, monkeypatch)
 
 
-def run(arguments: list[str]) -> str:
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("kind", NAMES)
 def test_an_entry_point_is_found_by_its_name(kind: str) -> None:
@@ -177,12 +170,8 @@ def test_an_entry_point_of_a_registered_object_is_ignored_silently() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_listings_include_objects_from_another_package() -> None:
-    for command, kind in (
-        (["losses"], "loss"),
-        (["methods"], "method"),
-        (["eval", "data"], "data set"),
-    ):
-        listed = json.loads(run([*command, "--json"]))
+    for command, kind in (("losses", "loss"), ("methods", "method"), ("eval data", "data set")):
+        listed = json.loads(call(command, "--json"))
         assert NAMES[kind][1] in [entry["name"] for entry in listed]
 
 
@@ -254,7 +243,7 @@ def test_settings_of_a_loss_from_another_package_are_checked() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_train_accepts_a_loss_and_data_from_another_package(scans: Path, tmp_path: Path) -> None:
-    run([*TRAIN, "--data-root", str(scans), "--out", str(tmp_path)])
+    call(*TRAIN, "--data-root", str(scans), "--out", str(tmp_path))
     outcome = json.loads((tmp_path / "run.json").read_text())
     assert (outcome["settings"]["loss"], outcome["settings"]["push"]) == ("decoupled", 0.5)
     assert "zero_shot_accuracy" in outcome["after"]
@@ -266,6 +255,6 @@ def test_a_suite_may_name_objects_from_another_package(scans: Path, tmp_path: Pa
     suite.write_text(json.dumps(SUITE))
     out = tmp_path / "eval"
     where = ["--data-root", str(scans), "--out", str(out)]
-    run(["eval", str(suite), "--model", "miniature", *where])
+    call("eval", str(suite), "--model", "miniature", *where)
     rows = Result.read(out / "result.json").rows
     assert {row.method for row in rows} == {"none", "mean-difference"}

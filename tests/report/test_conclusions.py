@@ -364,15 +364,6 @@ def test_a_task_with_only_simple_baselines_gets_a_conclusion() -> None:
     assert (conclusion.method, conclusion.verdict) == ("median threshold", "better")
 
 
-def test_the_verdict_of_assigned_values_does_not_use_the_square() -> None:
-    assigned = gaps(STILL, DOWN, assigns_values=True)
-    (conclusion,) = assigned.conclusions()
-    assert conclusion.verdict != "better"
-    frame = readable(assigned)
-    (group,) = front_groups(front_rows(frame, conclusions(frame)))
-    assert [row.square_moved for row in group["rows"]] == [""]
-
-
 @pytest.mark.parametrize("better", ["higher", "lower"])
 @pytest.mark.parametrize(
     ("difference", "expected"),

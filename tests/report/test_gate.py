@@ -159,6 +159,8 @@ def test_the_command_exits_with_a_code(
     tmp_path: Path, options: list[str], code: int, outcome: str
 ) -> None:
     path = result_of(("m", "gap", 0.5, 0.4, 0.6, "lower")).write(tmp_path / "result.json")
-    assert call("eval gate", str(path), *options, code=code).startswith(outcome)
+    printed = call("eval gate", str(path), *options, code=code)
+    assert printed.startswith(outcome)
+    assert printed.endswith("\nfailed: 1 value beyond the limit\n") is (code == 1)
     as_json = call("eval gate --json", str(path), *options, code=code)
     assert json.loads(as_json)["status"] == code

@@ -11,7 +11,7 @@ from tests.study.made_figures import DOWN, bias, figure, protocol, result
 from vldebias.measure.rows import CHANCE
 from vldebias.report.page import render
 from vldebias.report.result import Result
-from vldebias.report.table import ENOUGH, FEW_NOTE, readable
+from vldebias.report.table import ENOUGH, FEW_NOTE, TOO_FEW, readable
 from vldebias.report.text import text
 
 PROMPTS = int(ENOUGH["prompts"]["discrepancy"])
@@ -53,6 +53,20 @@ def few_of(*rows: Any) -> list[str]:
 )
 def test_a_row_with_few_units_names_their_number(row: Any, few: str) -> None:
     assert few_of(row) == [few]
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "verdict"),
+    [(0.7, 0.0, TOO_FEW), (0.7, 0.1, "equal"), (0.0, 0.0, "equal")],
+)
+def test_a_bias_that_no_resample_changes_is_too_few_to_tell(
+    value: float, width: float, verdict: str
+) -> None:
+    """With one image per prompt, every share is 0 or 1, whatever the images show."""
+    interval = (value - width, value)
+    rows = [gap(value=value, interval=interval)]
+    rows.append(gap("default", value, interval=interval, change=(0.0, 0.0, 0.0)))
+    assert list(readable(result(rows, protocol("generation"))).verdict)[1] == verdict
 
 
 def test_the_resampled_unit_is_the_first_of_the_units() -> None:

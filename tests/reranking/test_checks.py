@@ -202,17 +202,6 @@ def test_intervals_cover_the_true_shares(setting: Reranked) -> None:
     assert np.mean(hits) >= 0.92
 
 
-def test_the_mode_is_found_for_well_separated_groups() -> None:
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        inputs = rng.normal(size=(12, 2)) * [1, 40]
-        is_group = inputs[:, 1] > 0
-        mode, _ = _mode(inputs, is_group)
-        height = _log_posterior(mode[None], inputs, is_group)[0]
-        near = mode + 0.05 * rng.normal(size=(200, 2))
-        assert _log_posterior(near, inputs, is_group).max() <= height + 1e-9
-
-
 def test_the_mode_is_found_where_a_full_newton_step_overshoots() -> None:
     rows = [[-3, -3, -127], [0, -5, 3], [405, 0, -41], [0, 358, 3], [4, 2, -7], [5, 9, 2]]
     inputs = np.array(rows, dtype=np.float64)

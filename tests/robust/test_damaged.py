@@ -300,18 +300,3 @@ def test_damaged_files_are_rejected_or_read_unchanged(name: str, files: int) -> 
     assert ends.total() >= files
     assert not failures(ends)
     assert ends["refused"] > 0
-
-
-def test_a_format_without_a_digest_would_be_detected() -> None:
-    def make(folder: Path) -> Path:
-        folder.mkdir()
-        (folder / "numbers").write_bytes(bytes(range(256)))
-        return folder / "numbers"
-
-    assert failures(tried(Kind(make, Path.read_bytes), 12, 0)).total() > 6
-    assert (
-        failures(
-            tried(Kind(make, lambda path: {bytes(range(256)): 1}[path.read_bytes()]), 12, 0)
-        ).total()
-        > 6
-    )

@@ -22,10 +22,6 @@ def test_a_quadratic_pattern_is_found(text: str | bytes, method: str) -> None:
     assert worst_growth(Pattern("here", text, 0, (method,)))[0] > LIMIT
 
 
-def test_a_linear_pattern_is_not_reported() -> None:
-    assert worst_growth(Pattern("here", r"\[[^\[\]]*\]", 0, ("search",)))[0] < LIMIT
-
-
 def test_nearly_all_patterns_are_listed_with_their_methods() -> None:
     """A pattern that cannot be read would not be measured."""
     listed = list(patterns())

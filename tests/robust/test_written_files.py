@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.shares.answers import AnnotationLog
 from tests.apps.audit.records.test_figures import made
-from tests.apps.audit.test_recorded import answer, images_in, record_of, store_judgements
+from tests.apps.audit.test_recorded import images_in, record_of, store_judgements
 from tests.limits import limited_files
 from vldebias import cli
 from vldebias.measure.rows import TaskProvenance, TaskResult
@@ -28,7 +29,8 @@ def label_arguments(folder: Path) -> list[str]:
     images = images_in(folder / "images")
     store_judgements(images)
     answers = folder / "answers.jsonl"
-    answers.write_text("".join(answer(image.path, "ada", "male") for image in images))
+    for image in images:
+        AnnotationLog(answers).append(image.path, "ada", "gender", "male")
     record = record_of(images)
     assert record is not None
     file = record.write(folder / "record.json")

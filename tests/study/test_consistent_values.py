@@ -131,10 +131,8 @@ def test_a_sentence_has_the_values_and_verdict_of_its_row(result: Result) -> Non
             if (row.task, row.metric, row.subset)
             == (conclusion.task, conclusion.metric, conclusion.subset)
         }
-        assert (conclusion.before, conclusion.after) == (
-            rows["none"].value,
-            rows[conclusion.method].value,
-        )
+        assert conclusion.before == rows["none"].value
+        assert conclusion.after == rows[conclusion.method].value
         assert conclusion.change == rows[conclusion.method].change
         d = decimals_of_change(conclusion.change)
         assert f"{conclusion.before:.{d}f} to {conclusion.after:.{d}f}" in conclusion.sentence

@@ -68,4 +68,4 @@ def test_a_result_begins_with_the_skipped_files(people: Path) -> None:
     assert [row.value for row in after.rows] == [row.value for row in before.rows]
     first, second = sentences(after)[:2]
     assert first.startswith("Left out 2 images that cannot be read: male/broken0.jpg")
-    assert second.startswith("Left out 8 files that are not images: ")
+    assert second.startswith("Left out 8 files without an image: ")

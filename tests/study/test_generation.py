@@ -358,10 +358,8 @@ def test_the_judge_of_a_suite_has_its_own_model_unless_the_user_chooses_one(
     with pytest.raises(InvalidInputError, match="add `judge:`"):
         task().prepare(inputs)
     prepared = task(judge=clip, fid=True).prepare(inputs)
-    assert (prepared["scorer"].name, prepared["images"]) == (
-        "miniature",
-        tmp_path / "images" / "generation",
-    )
+    assert prepared["scorer"].name == "miniature"
+    assert prepared["images"] == tmp_path / "images" / "generation"
     assert prepared["judge"].names == {"gender": GENDERS, "professions": JOBS}
     assert task(judge=clip).prepare(inputs)["scorer"] is None
     inputs_of_suite = Inputs(

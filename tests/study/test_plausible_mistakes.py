@@ -1,7 +1,6 @@
 """Test plausible calls of `evaluate` and fits, most of them mistakes. Each mistake triggers its
 message, and correct calls trigger none."""
 
-import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
@@ -142,17 +141,6 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-@torch.no_grad()
-def tuned_model(tuned: float) -> Any:
-    """Return the miniature with all weights slightly larger or with one weight changed."""
-    copied = copy.deepcopy(world().model)
-    for parameter in copied.parameters():
-        parameter.mul_(1 + tuned if parameter.ndim > 1 else 1)
-    if not tuned:
-        copied.text_projection.add_(randn(*copied.text_projection.shape))
-    return copied
-
-
 def swapped() -> None:
     table = dict(zip(GENDER.classes, world().people, strict=False))
     ev(model=table, images=world().people[:80], labels=SEX[:80])
@@ -169,19 +157,7 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
     ("labels 0 and 1 as floats", lambda: ev(labels=np.where(SEX == MALE, 0.0, 1.0))),
     ("labels are probabilities", lambda: ev(labels=RNG.random(N)), REFUSED, "convert scores to"),
-    (
-        "labels are rounded logits",
-        lambda: ev(labels=np.round(RNG.normal(size=N) * 3)),
-        WARNED,
-        "fewer than 5 rows",
-    ),
     ("labels of another length", lambda: ev(labels=SEX[:-1]), REFUSED, "expected 200 rows in"),
-    (
-        "one misspelt",
-        lambda: ev(labels=np.where(ROW[:, 0] == 1, "femle", SEX)),
-        WARNED,
-        "did you mean 'female'?",
-    ),
     ("labels of shape (n, 1)", lambda: ev(labels=SEX[:, None]), REFUSED, "strings or integers"),
     ("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
     ("another name of the column", lambda: ev(labels={"race": SEX}, attribute={"race": "gender"})),
@@ -200,12 +176,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         "rows are zero or not finite",
     ),
     ("int8", lambda: ev(images=lambda f: np.clip(f * 40, -127, 127).astype("i1"))),
-    (
-        "uint8 pixels",
-        lambda: ev(images=lambda f: RNG.integers(0, 255, f.shape).astype("u1")),
-        REFUSED,
-        "dtype uint8",
-    ),
     ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "dtype complex64"),
     ("logits of classes", lambda: ev(images=lambda f: f[:, :2]), REFUSED, "of width 2"),
     ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
@@ -214,11 +184,9 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     ("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
     ("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
     ("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
-    ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
     ("lam 1e30", lambda: ev(attribute="gender", lam=1e30), WARNED, "between the classes"),
     ("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
     ("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
-    ("strength a text", lambda: ev(strength="0.5"), REFUSED, "expected a number; got '0.5'"),
     (
         "strength of numpy",
         lambda: attach(world().model, GENDER, method="cali", strength=np.float32(0.5)),
@@ -234,12 +202,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     # models: a text tower accepts any text and does not reveal its training languages
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
     ("prompts of another attribute", lambda: ev(attribute="race"), WARNED, "between the classes"),
-    (
-        "edit of another model",
-        lambda: attach(tuned_model(0), world().edit),
-        REFUSED,
-        "fitted on different weights",
-    ),
     (
         "CLIP's tokenizer",
         lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32"), method="difference"),
@@ -269,12 +231,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         WARNED,
         "look unaligned",
     ),
-    (
-        "reference of another width",
-        lambda: fit(reference=randn(300, world().dim + 1), method=EQUALISED),
-        REFUSED,
-        "have width 257",
-    ),
     ("reference is the gallery", gallery_as_reference, REFUSED, "features[::2]"),
     # groups
     ("groups control", lambda: gr()),
@@ -289,12 +245,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
         lambda: gr(label=np.where(BIRD == "landbird", 1, 0)),
         WARNED,
         "as 'waterbird'",
-    ),
-    (
-        "a value misspelt",
-        lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)),
-        WARNED,
-        "you mean 'water'?",
     ),
     ("an empty cell", lambda: gr(place=np.array(["land", "water"] * (N // 2)))),
     (

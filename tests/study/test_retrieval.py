@@ -156,15 +156,11 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_coun
     settings = json.loads(part.provenance.model_dump_json())["settings"]
     expected = {"k": [K, N - 7], "prior": "dataset", "queries": list(QUERIES)}
     assert {name: settings[name] for name in expected} == expected
-    assert (settings["gallery"], part.provenance.data["images"]) == (
-        {**BARE.about, "data_fingerprint": "abc"},
-        "abc",
-    )
+    assert settings["gallery"] == {**BARE.about, "data_fingerprint": "abc"}
+    assert part.provenance.data["images"] == "abc"
     assert None not in settings.values()
-    assert (set(settings["prior shares"]), sum(settings["prior shares"].values())) == (
-        set(labels.names),
-        pytest.approx(1),
-    )
+    assert set(settings["prior shares"]) == set(labels.names)
+    assert sum(settings["prior shares"].values()) == pytest.approx(1)
 
 
 def test_intervals_over_queries_match_those_of_the_query_means() -> None:
@@ -283,10 +279,8 @@ def test_accuracy_matches_scikit_learn(method: str) -> None:
         accuracies.append(accuracy_score(labels.codes[known], (images @ rows.T).argmax(1)))
         assert cell(part, "accuracy", method, column).value == pytest.approx(accuracies[-1])
     mean = cell(part, "accuracy", method)
-    assert (mean.value, mean.n) == (
-        pytest.approx(np.mean(accuracies)),
-        {"images": N - 5, "without a label": 5},
-    )
+    assert mean.value == pytest.approx(np.mean(accuracies))
+    assert mean.n == {"images": N - 5, "without a label": 5}
     assert mean.interval[0] < mean.value < mean.interval[1]
     # The attribute's own column is not used.
     assert {f.subset for f in part.rows if f.metric == "accuracy"} == {
@@ -333,10 +327,8 @@ def test_precision_needs_a_label_column_that_queries_name(
     for limit, measured in ((N, True), (N - 1, False)):
         monkeypatch.setattr(retrieval, "MOST_CAPTIONS", limit)
         assert ("recall@1" in {row.metric for row in evaluate(GALLERY)[0].rows}) == measured
-    assert (get_metric("query_cosine").kind, get_metric("recall@5").kind) == (
-        "similarity",
-        "utility",
-    )
+    assert get_metric("query_cosine").kind == "similarity"
+    assert get_metric("recall@5").kind == "utility"
 
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
@@ -480,10 +472,8 @@ def test_skew_of_galleries_and_resamples_matches_naive_functions(problem, prior:
     gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
     present = np.unique(labels.codes)
     # "d" is not included.
-    assert (gallery.names, len(gallery.prior)) == (
-        tuple("abcd"[i] for i in present),
-        len(present),
-    )
+    assert gallery.names == tuple("abcd"[i] for i in present)
+    assert len(gallery.prior) == len(present)
     drawn = gallery.skews({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
     for b, held in enumerate([np.ones(len(labels), int), *weights]):

@@ -62,10 +62,8 @@ def test_the_table_lists_what_each_method_needs_and_marks_the_attached_one(
     lines = compared(result, "jobs").splitlines()
     rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
     # The worst method comes last.
-    assert (list(rows)[-1], "**labels**" in rows["`leace`"]) == (
-        "`none`",
-        True,
-    )
+    assert list(rows)[-1] == "`none`"
+    assert "**labels**" in rows["`leace`"]
     assert "**labels**" not in rows["`equalise`"]
     # Searches are not edited based on text alone, so only classification marks the default's
     # method.

@@ -147,12 +147,10 @@ def test_the_suite_reproduces_the_committed_rows(tmp_path: Path) -> None:
     expected = [row for row in committed.rows if row.metric == "pair_distance"]
     assert len(rows) == len(expected) == 8
     for row_here, row in zip(rows, expected, strict=True):
-        assert (row_here.task, row_here.method, row_here.subset, row_here.n) == (
-            row.task,
-            row.method,
-            row.subset,
-            row.n,
-        )
+        assert row_here.task == row.task
+        assert row_here.method == row.method
+        assert row_here.subset == row.subset
+        assert row_here.n == row.n
         assert (row_here.value, *row_here.interval) == pytest.approx(
             (row.value, *row.interval), rel=1e-5
         )

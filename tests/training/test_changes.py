@@ -223,12 +223,6 @@ def test_accuracy_decides_between_checkpoints_and_the_mean_recall_without_classe
     assert deciding_score({RECALL: math.nan})[1] == 0
 
 
-def test_a_model_without_finite_features_is_worse_than_its_start() -> None:
-    before = {ACCURACY: rows(3, 2)}
-    after = {ACCURACY: torch.full((5,), torch.nan)}
-    assert change_since_start(before, after)["below_start"] is True
-
-
 def test_a_drop_includes_its_score_and_the_first_step_below_the_start() -> None:
     before = {ACCURACY: rows(300, 100), RECALL: rows(200, 200)}
     fallen = {ACCURACY: flipped(before[ACCURACY], range(40)), RECALL: before[RECALL]}

@@ -11,8 +11,7 @@ from training_parts import image_data, pairs_of
 from vldebias.data import Labels
 from vldebias.errors import VldebiasWarning
 from vldebias.losses import LOSSES, info_nce
-from vldebias.training.batches import Batch, PairWeights
-from vldebias.training.filtering import StartingScores
+from vldebias.training.batches import Batch
 from vldebias.training.kept_groups import kept_by_group, warn_of_lost_groups
 from vldebias.training.objective import Objective
 from vldebias.training.settings import load_settings
@@ -49,17 +48,6 @@ def test_without_exchanged_captions_every_scored_pair_counts_fully() -> None:
     assert (right.share, right.weights.tolist()) == (1.0, [1.0, 0.0, 1.0])
     same = right_captions(np.full(5, 0.2, np.float32), EXCHANGED)
     assert same.weights.tolist() == [1.0] * 5
-
-
-def test_kept_pairs_weigh_one_and_others_zero_unless_keep_is_auto() -> None:
-    scores, _ = scored(200, 0.6, apart=2.5)
-    starting = StartingScores(np.arange(200) * 3, scores, EXCHANGED)
-    weights = starting.weights(0.7)
-    assert set(weights.tolist()) == {0.0, 1.0}
-    assert (starting.index[weights == 1] == starting.best(0.7)).all()
-    assert np.array_equal(starting.weights("auto"), right_captions(scores, EXCHANGED).weights)
-    of_rows = PairWeights(starting.index, weights).of_rows(torch.tensor([6, 0, 597]))
-    assert of_rows.tolist() == weights[[2, 0, 199]].tolist()
 
 
 def unit(n: int, seed: int) -> torch.Tensor:

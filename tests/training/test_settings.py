@@ -35,22 +35,13 @@ def test_files_and_flags_are_equivalent_and_flags_override_files(tmp_path: Path)
     assert (rince.q, rince.q_start) == (0.4, 0.01), "the thesis warms q up"
     assert (unsaid.epochs, unsaid.steps, unsaid.flip, unsaid.score_pairs) == (10, None, False, True)
     heads, lora, scratch = (load_settings(preset=name) for name in ("heads", "lora", "scratch"))
-    assert (heads.tune, heads.lr, heads.epochs, lora.tune, lora.lr, lora.epochs) == (
-        "heads",
-        1e-4,
-        2,
-        "lora",
-        1e-4,
-        1,
-    )
+    assert (heads.tune, heads.lr, heads.epochs) == ("heads", 1e-4, 2)
+    assert (lora.tune, lora.lr, lora.epochs) == ("lora", 1e-4, 1)
     assert (scratch.temperature, scratch.weight_decay, scratch.epochs) == (0.1, 0.05, 30)
     preset = load_settings(preset="scratch", loss="rince", steps=3)
-    assert (scratch.learn_temperature, preset.learn_temperature, preset.lr, preset.epochs) == (
-        True,
-        False,
-        1e-3,
-        None,
-    )
+    assert scratch.learn_temperature
+    assert not preset.learn_temperature
+    assert (preset.lr, preset.epochs) == (1e-3, None)
 
 
 RANGES = {
@@ -151,7 +142,6 @@ def test_the_default_precision_comes_from_the_launcher(
     ),
     ({"caption_template": "a {}"}, "caption_template 'a {}' would have no effect; it needs label"),
     ({"keep": "most"}, "keep: expected a share above 0 and up to 1, or auto; got 'most'"),
-    ({"keep": 1.5}, "keep: expected a share above 0 and up to 1, or auto; got 1.5"),
     ({"keep": 0.5, "views": "two"}, "keep 0.5 would have no effect; it needs captions"),
     ({"group_dro_step": 0.5}, "group_dro_step 0.5 would have no effect; it needs group_dro"),
     ({"rho": 0.5}, "rho 0.5 would have no effect; it needs sharpness"),

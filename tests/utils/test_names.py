@@ -13,7 +13,6 @@ from vldebias.cli import Commands, app
 from vldebias.errors import InvalidInputError
 from vldebias.utils.names import (
     architectures,
-    check_architecture,
     check_name_without_weights,
     check_weights,
 )
@@ -45,12 +44,6 @@ def test_architectures_match_open_clip_and_need_no_import(
     assert set(architectures()) == set(open_clip.list_models())
 
 
-def test_a_misspelt_architecture_is_rejected_with_a_suggestion() -> None:
-    with pytest.raises(InvalidInputError, match=r"'ViT-B-23' .*did you mean .*'ViT-B-32'"):
-        check_architecture("ViT-B-23")
-    check_architecture("ViT-B-32")
-
-
 def test_weights_match_open_clip_and_need_no_import(
     tags_of_architecture: dict[str, list[str]],
 ) -> None:
@@ -64,7 +57,7 @@ def test_weights_match_open_clip_and_need_no_import(
 
 SLIPS = [
     ("debias gendre --model ViT-B-32 --pretrained openai", "gendre"),
-    ("debias gender --model ViT-B-23 --pretrained openai", "ViT-B-23"),
+    ("debias gender --model ViT-B-23 --pretrained openai", "did you mean 'ViT-B-32'"),
     ("debias gender --model ViT-B-32 --pretrained openay", "'openay'; did you mean 'openai'?"),
     ("debias gender --model miniature --method calli", "calli"),
     ("debias gender --model miniature --reference nosuch.npz", "nosuch.npz: no such file"),

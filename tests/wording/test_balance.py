@@ -411,20 +411,15 @@ def test_ways_of_saying_values_are_checked(how):
     ({"shares": {"feminine": 1}}, "shares: got 'feminine'"),
     ({"shares": {"female": 2, "male": -1}}, "shares: .* sum to 1"),
     ({"shares": {"female": "half"}}, "shares: got 'half' for 'female'"),
-    ({"shares": [0.5, 0.5]}, "shares: .* a mapping"),
     ({"shares": {"female": float("nan"), "male": 1}}, "shares: .* sum to 1"),
     ({"find": lambda prompt: True}, "find: got True"),
     ({"find": 3}, "find: got 3"),
     ({"find": lambda prompt: -1}, "find: got -1"),
     ({"find": lambda prompt: 8}, "find: got 8"),
     ({"attribute": []}, "attribute: .* at least one prompt set"),
-    ({"attribute": 5}, "attribute: got 5; expected a prompt set, such as 'gender'"),
-    ({"attribute": None}, "attribute: got None; expected a prompt set, such as 'gender'"),
     ({"attribute": ["gender", "professions-gender"]}, "attribute: .* same attribute"),
     ({"attribute": ["gender", "fairface"]}, "attribute: .* same attribute"),
-    ({"prompts": ["a nurse", 1]}, "prompts: .* a list of strings"),
     ({"prompts": "a nurse \ud83d"}, "prompts: got 'a nurse .* index 0 of 1"),
-    ({"seed": "1"}, "seed: got '1'"),
     ({"seed": True}, "seed: got True"),
     ({"people": "mix"}, "people: got 'mix'"),
 )
@@ -532,11 +527,9 @@ def test_english_with_the_accent_of_a_loanword_is_english() -> None:
 def test_characters_that_nobody_sees_hide_no_word(prompt: str, seen: str) -> None:
     found = balance_prompts([prompt] * 2, "gender", seed=0)
     expected = balance_prompts([seen] * 2, "gender", seed=0)
-    assert (found.values, found.reasons, found.people) == (
-        expected.values,
-        expected.reasons,
-        expected.people,
-    )
+    assert found.values == expected.values
+    assert found.reasons == expected.reasons
+    assert found.people == expected.people
     is_open = expected.reasons == [None, None]
     assert found.prompts == (expected.prompts if is_open else [prompt] * 2)
 

@@ -135,18 +135,3 @@ def test_packaged_prompts_about_professions_get_a_value() -> None:
     left = [text for text, value in zip(prompts, values, strict=True) if value is None]
     assert len(prompts) == 119
     assert left == ["A photo of a mover."]
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"prompt": "a nurse", "label": "open"}, "right"),
-        ({"prompt": "a red chair", "label": "open"}, "missed"),
-        ({"prompt": "a nurse", "label": "none"}, "wrong change"),
-        ({"prompt": "(nurse:1.2)", "label": "syntax", "expected": "({v} nurse:1.2)"}, "right"),
-        ({"prompt": "five engineers", "label": "group"}, "right"),
-        ({"prompt": "a nurse", "female": ["a female nurse"], "male": ["a male nurse"]}, "right"),
-    ],
-)
-def test_labels_are_compared_with_the_result(row: dict[str, Any], expected: str) -> None:
-    assert outcome(row) == expected

@@ -200,7 +200,7 @@ class Command(HelpStyle, TyperCommand):
                 names = [path.name for path in Path(absent).parent.glob("*")]
                 message = f"{absent}: no such file or folder; "
                 message += did_you_mean(Path(absent).name, names, "check the path", 0.7)
-            if value is not None and repr(value) not in message:
+            elif value is not None and repr(value) not in message:
                 message += f"; got {value!r}"
             error.message = message
             raise

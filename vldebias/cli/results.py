@@ -22,6 +22,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError, shortened
+from vldebias.utils.phrases import quantity
 
 Result = Annotated[
     Path,
@@ -231,6 +232,9 @@ def gate(
             common.echo(str(check))
         for reason in outcome.not_checked:
             common.echo(f"not checked: {reason}")
+        if outcome.status == 1:
+            count = sum(check.outcome == "beyond" for check in outcome.checks)
+            common.echo(f"failed: {quantity(count, 'value')} beyond the limit")
     if outcome.status:
         raise typer.Exit(outcome.status)
 

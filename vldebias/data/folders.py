@@ -77,7 +77,7 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
     left_out = facts.get("files left out") or ()
     if left_out:
         sentences.append(
-            f"Left out {quantity(len(left_out), 'file')} that are not images: {_first(left_out)}."
+            f"Left out {quantity(len(left_out), 'file')} without an image: {_first(left_out)}."
         )
     return [*sentences, *facts.get("answers", ())]
 

@@ -107,6 +107,7 @@ def load_host(
             loaded = Loaded(miniature.load_pipeline(), name)
         else:
             load = need("diffusers").DiffusionPipeline.from_pretrained
+            logging.getLogger("diffusers.pipelines.pipeline_utils").addFilter(_shorten)
             loaded = Loaded(load(name, **NO_CODE), name)
         if pipeline is not None:
             _shorten_logs(loaded.host)
@@ -143,20 +144,27 @@ def _explained(name: str, pretrained: str | None = None) -> Iterator[None]:
             # The libraries may raise any type of error for damaged files.
             shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
             cause = reason(error)
-            if why:
-                cause += (
-                    f" ({why}). To use it without a network, run `hf download {name} --local-dir"
-                    " DIR` on another machine, and pass that folder"
-                )
+            repository = name.removeprefix("hf-hub:")
+            if why and not is_function(name):
+                way = "pass a file of weights as `pretrained`"
+                if not pretrained:
+                    way = f"run `hf download {repository} --local-dir DIR` elsewhere, and pass DIR"
+                cause += f" ({why}). To use it without a network, {way}"
+                if not pretrained and "/" not in repository:
+                    cause = "it is neither a folder here nor OWNER/NAME on the hub; check the name"
             raise InvalidInputError(f"cannot load {shown}: {cause}") from error
 
 
 def _shorten(record: logging.LogRecord) -> bool:
-    """Replace the libraries' messages about prompts that are too long by one line per limit."""
+    """Replace the libraries' messages about prompts that are too long by one line per limit.
+
+    A hub that does not respond is explained by our error, if the pipeline is not in the cache.
+    """
     message = record.getMessage()
     limit = re.search("input was truncated .{0,200} up to ([0-9]+) tokens", message)
     if limit is None:
-        return "will result in indexing errors" not in message
+        hidden = "will result in indexing errors|^Couldn't connect to the Hub"
+        return re.search(hidden, message) is None
     record.msg = f"Prompts are cut to {limit[1]} tokens; the rest has no effect (shown once)"
     record.args = ()
     is_first = record.msg not in _SHOWN

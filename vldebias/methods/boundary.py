@@ -28,7 +28,7 @@ from torch.nn.functional import normalize
 
 from vldebias.data.label_values import CLASS, names_no_group
 from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.hosts.edits import IMAGE
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Problem
@@ -37,8 +37,10 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Codes, Floats
+from vldebias.utils.phrases import quantity
 
 FEWEST_UNLABELLED = 100  # with fewer distinct images, two parts appear by chance
+FEWEST_LABELLED = 20  # as many as were measured in eval/results/simple_rivals.json
 APART = 3.5  # at a distance of 2.5 deviations, one class is sometimes cut in two
 SMALLEST_PART = 0.03
 CLEAR_GAIN = 10.0  # difference in BIC that Kass and Raftery (1995) call "very strong"
@@ -286,6 +288,14 @@ def move_boundary(problem: Problem, role: str, edit: Edit) -> tuple[Edit, str]:
     if (predicted == (scores - moves).argmax(1)).mean() < _LEAST_AGREEMENT:
         raise UnusableReferenceError(
             "the images share no direction along which class texts could be moved."
+        )
+    labelled = 0 if labels is None else int((labels >= 0).sum())
+    if 0 < labelled < FEWEST_LABELLED:
+        more = quantity(FEWEST_LABELLED - labelled, "more image")
+        warn(
+            f"reference: only {labelled} labelled images move the boundary, which was tested with"
+            f" {FEWEST_LABELLED}; label {more}",
+            SuspectInputWarning,
         )
     changed = (predicted != before).mean()
     return moved, f"Moved the boundary: {changed:.0%} of the images change class. {how}"

@@ -37,7 +37,7 @@ from vldebias.report.table import (
 from vldebias.report.text import MOST, NAME, wrapped
 from vldebias.utils.json_values import JSON
 from vldebias.utils.markup import html_table
-from vldebias.utils.phrases import capitalised, quantity
+from vldebias.utils.phrases import capitalised, listed_words, quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,7 @@ COMPARED = (
 CLEAR = ("better", AT_A_COST, "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # maximum number of differing settings to print
+SHORT = 60  # the values of a setting are only printed if they are shorter together
 CONCLUDED = 3  # maximum number of conclusions to print
 HTML_ROWS = 8  # maximum number of rows to show in a notebook
 # Smaller differences between two runs are ignored, because float32 sums depend on the order of
@@ -65,6 +66,7 @@ RANKED = (
     ("seed", "seeds", "images", "steps", "guidance", "resamples"),
     ("prompts", "methods", "lam", "strength"),
 )
+QUESTION = re.compile(rf", ({'|'.join([*RANKED[1], *RANKED[2]])})[,:] ")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,9 +90,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         """Return a summary of changes and differing settings in at most 25 lines."""
-        lines = wrapped(self.sentence)
-        if self.warnings:
-            lines += wrapped(self._differences())
+        lines = wrapped(self._differences()) if self.warnings else []
+        lines += wrapped(self.sentence)
         notes = []
         for name, values in self.only.items():
             counted = f"only in {name}: {quantity(len(values), 'value')}, such as"
@@ -107,13 +108,12 @@ class Comparison:
     def _differences(self) -> str:
         """Return the number of differing settings and the most important ones."""
         count = len(self.warnings)
-        listed = "; ".join(self.warnings[:WARNED])
-        if count == 1:
-            return f"1 setting differs: {listed}"
-        words = f"{count} settings differ, so read this with care: {listed}"
-        if count > WARNED:
-            words += f"; {count - WARNED} more"
-        return words
+        listed = list(dict.fromkeys(map(_shortened_setting, self.warnings)))[:WARNED]
+        words = "1 setting differs" if count == 1 else f"{count} settings differ"
+        words += ", such as" if count > len(listed) else ":"
+        # If the questions differ, so does the meaning of every verdict.
+        is_other = any(QUESTION.search(warning) for warning in self.warnings)
+        return f"{'Different experiments: ' if is_other else ''}{words} {listed_words(listed)}"
 
     def _repr_html_(self) -> str:
         """Return a summary for notebooks, with a collapsible list of differing settings."""
@@ -135,9 +135,8 @@ class Comparison:
             parts.append(html_table(caption, head, rows))
         if self.warnings:
             notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
-            count = len(self.warnings)
-            summary = "1 setting differs" if count == 1 else f"{count} settings differ"
-            parts.append(f"<details><summary>{summary}</summary><ul>{notes}</ul></details>")
+            summary = f"<summary>{escape(self._differences())}</summary>"
+            parts.append(f"<details>{summary}<ul>{notes}</ul></details>")
         return "\n".join(parts)
 
     @property
@@ -201,6 +200,7 @@ class Comparison:
         values = {
             "names": self.names,
             "sentence": self.sentence,
+            "differences": self._differences(),
             "conclusions": self._changes(),
             "warnings": self.warnings,
             "only": self.only,
@@ -228,7 +228,8 @@ class Comparison:
         del remaining["equal"]
         for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):
             head = wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-            if len(lines) + len(head) + 1 >= room:
+            # Show entire blocks, unless the first one is too long.
+            if len(lines) + len(head) + (len(rows) if len(lines) > 1 else 1) >= room:
                 break
             lines += head
             for row in rows.head(room - len(lines) - 1).itertuples():
@@ -240,6 +241,15 @@ class Comparison:
                     lines.append(f"    cost: {row.cost}")
         counts = _counted(+remaining)
         return [*lines, f"more in to_pandas(): {counts}"] if counts else lines
+
+
+def _shortened_setting(warning: str) -> str:
+    """Shorten "search, k: 100 in A, 150 in B" to "k (100, 150)", and long values to "k"."""
+    match = re.fullmatch(r"(?:.*, )?([^,:]+): (.+) in A, (.+) in B", warning)
+    if match is None:
+        return warning
+    name, a, b = match.groups()
+    return f"{name} ({a}, {b})" if len(a) + len(b) < SHORT else name
 
 
 def _counted(count_of_verdict: Mapping[str, int]) -> str:
@@ -381,7 +391,7 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 def _sides_of(row: Any) -> tuple[str, str]:
     """Format both values in a row from `_joined` with as many digits as their difference."""
     form = form_of_figures(row.b, (row.difference, row.low, row.high))
-    return f"{row.a:{form}}", f"{row.b:{form}}"
+    return f"{row.a:z{form}}", f"{row.b:z{form}}"  # z: no negative zero
 
 
 def _concluded(frame: pd.DataFrame, conclusions_of_b: Sequence[Conclusion]) -> Iterator[Conclusion]:

@@ -27,7 +27,7 @@ from vldebias.report.table import (
     verdict,
     with_lam,
 )
-from vldebias.utils.phrases import capitalised, listed_words, quantity, quantity_of
+from vldebias.utils.phrases import capitalised, listed_words, quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +57,7 @@ _WORDS_OF_METHOD = {
 # Utilities that overstate the loss, since they count equally good replacements as losses.
 UPPER_BOUNDS = ("retained",)
 UPPER_BOUND_LOSS = 0.1  # Smaller losses of such a utility are no reason to call a method costly.
+UNCOUNTED = "too small a loss to count"
 AT_A_COST = "better, at a cost"
 
 
@@ -121,10 +122,11 @@ class Conclusion(BaseModel, extra="forbid"):
 
     @property
     def short(self) -> str:
-        """Return the answer in one line of everyday words, with the metric's name at its end."""
+        """Return the answer in one line of everyday words, with the metric's name behind them."""
         form = form_of_figures(self.after, self.change)
         low, high = self.interval
-        line = f"{self.task}: {self.verdict}. {capitalised(self.everyday or self.measure)}:"
+        line = f"{self.task}: {self.verdict}. {capitalised(self.everyday or self.measure)}"
+        line += f" ({self.measure}):" if self.everyday else ":"
         line += f" {self.before:{form}} before, {self.after:{form}} [{low:{form}}, {high:{form}}]"
         line += f" with {self.words or self.method}"
         if self.chance is not None:
@@ -136,13 +138,15 @@ class Conclusion(BaseModel, extra="forbid"):
         main_cost = re.sub(r" \([-+].*", "", costs[0])
         if main_cost == NOT_MEASURED:
             line += f"; cost {main_cost}"
+        elif self.verdict == "better" and main_cost and not main_cost.startswith("no clear"):
+            line += f"; {main_cost}, {UNCOUNTED}"
         elif main_cost:
             line += f"; {'' if main_cost.startswith('no clear') else 'cost: '}{main_cost}"
         # For searches, also say how many results the method replaced.
         for cost in costs[1:]:
             if cost.endswith(" stay"):
                 line += f"; {cost}"
-        return f"{line} ({self.measure})" if self.everyday else line
+        return line
 
 
 def conclusions(frame: pd.DataFrame, measures: Measures = ()) -> list[Conclusion]:
@@ -382,8 +386,10 @@ def cost_and_verdict(block: Sequence[ReadableRow], row: ReadableRow) -> tuple[st
     if not losses:
         return "no clear loss" if costs else "", row.verdict
     worst = max(losses, key=lambda cost: (_counts_as_cost(cost), _loss(cost)))
-    is_mixed = row.verdict == "better" and _counts_as_cost(worst)
-    return f"{worst.title} {worst.moved}", AT_A_COST if is_mixed else row.verdict
+    cost = f"{worst.title} {worst.moved}"
+    if row.verdict != "better":
+        return cost, row.verdict
+    return (cost, AT_A_COST) if _counts_as_cost(worst) else (f"{cost}, {UNCOUNTED}", row.verdict)
 
 
 def with_costs(frame: pd.DataFrame, concluded: Sequence[Conclusion]) -> pd.DataFrame:
@@ -605,29 +611,6 @@ def _evidence(conclusion: Conclusion) -> list[str]:
     elif chance is not None:
         notes.append(f"chance {chance:{form}}")
     return notes
-
-
-def skin_sentence(
-    change: tuple[float, float, float] | None, measured: int, pairs: int, beyond: str
-) -> str:
-    """Return the first sentence on what an image editor did to the lightness of skin.
-
-    Args:
-        change: mean change of L* and the bounds of its interval, or None if it is unknown.
-        measured: number of pairs that could be measured.
-        pairs: number of pairs.
-        beyond: what the change does not include, such as " beyond the light of the whole image".
-    """
-    ending = f"{measured:,} of {quantity(pairs, 'pair')} could be measured."
-    if change is None:
-        return f"Skin: too few people to tell; {ending}"
-    value, low, high = change
-    if low <= 0 <= high:
-        figures = f"({value:+z.1f} L* [{low:+z.1f}, {high:+z.1f}])"
-        return f"Skin: no clear lightening or darkening{beyond} {figures}; {ending}"
-    smallest, largest = sorted((abs(low), abs(high)))
-    amount = f"{abs(value):.1f} L* [{smallest:.1f}, {largest:.1f}] on average"
-    return f"Skin: {'lighter' if low > 0 else 'darker'} by {amount}{beyond}; {ending}"
 
 
 def words_of_method(row: ReadableRow) -> str:

@@ -625,6 +625,9 @@ class References:
         # If chance never varies, as for the shares in a single image, the measure cannot show an
         # effect.
         never_varies = chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE
+        # The same holds if no resample changes a bias, as with one image per prompt.
+        if self.metrics[row.metric].kind == "bias" and not is_assigned and row.value > FLOAT_NOISE:
+            never_varies |= row.interval[1] - row.interval[0] <= FLOAT_NOISE
         if never_varies or (has_small_group(row) and verdict_of_change != "equal"):
             return TOO_FEW
         # A method that makes things worse than chance does harm, even if there was no bias before.

@@ -190,8 +190,7 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
     ordered = summaries.assign(place=places).sort_values("place", kind="stable")
     lines: list[str] = []
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
-        if len(lines) >= room:
-            break
+        end_of_block = len(lines)
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
         # If there are too many rows, "none" and the conclusion's method have priority, followed by
         # the paper's setting and the baseline. Other lambdas in a sweep have the lowest priority.
@@ -218,7 +217,9 @@ def _rows(summaries: pd.DataFrame, concluded: list[Conclusion], room: int) -> li
                 lines.append(f"  published: {row.name} {row.published:.3f}")
             if row.square_moved:
                 lines.append(f"    squared, without the noise of few images: {row.square_moved}")
-    return lines[:room]
+        if len(lines) > room:
+            return lines[: end_of_block or room]
+    return lines
 
 
 def tab_rows(

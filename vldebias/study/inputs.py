@@ -217,8 +217,8 @@ class Inputs(Mapping[str, Any]):
         model = self.model
         if model.preprocess is None:
             raise InvalidInputError(
-                f"{name}: got images, but the model was passed without its preprocessing; pass the"
-                " model by name, or from `vldebias.load_host`, or pass features (n, d)"
+                f"{name}: got images, but {model.name} has no preprocessing; pass features (n, d),"
+                " or a model that has one, by name (such as miniature) or from `vldebias.load_host`"
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
         rows = embed_images(images, encoder, self.options.cache, progress=self.progress)

@@ -66,8 +66,10 @@ def asked_for(
     if not several:
         count_of_value = Counter(map(people_in_words, values))
         requested = largest_first({name: count_of_value[name] for name in names})
-        shown = f", {listed([seen.get(name, 0) for name in requested])} seen" if seen else ""
-        return f"asked for {in_words(requested)}{shown}"
+        shown = {name: seen.get(name, 0) for name in requested}
+        if shown == requested:
+            return f"{in_words(requested)}, as asked"
+        return f"asked for {in_words(requested)}{f', seen: {in_words(shown)}' if seen else ''}"
     # "a man and a woman" and "a woman and a man" are the same request.
     requests = Counter(
         people_in_words({name: value[name] for name in names if name in value}) for value in several
@@ -131,11 +133,6 @@ def lacking(
 def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
     """Sort counts in descending order, leaving ties in their original order."""
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Join numbers as in a sentence, such as "4 and 4" or "3, 3 and 2"."""
-    return listed_words([str(number) for number in numbers])
 
 
 def listed_words(words: Sequence[str], conjunction: str = "and") -> str:

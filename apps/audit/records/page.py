@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.utils.phrases import capitalised
+from vldebias.utils.phrases import capitalised, persons
 
 from .protocol import load_protocol
 from .schema import NEUTRAL, Figure, Record
 
 TOY_JUDGE = "miniature judge"  # judges the images of the packaged toy model
 ONE_WAY = 0.9  # share of one value above which a prompt is said to lean one way
+UNEVENNESS = "Unevenness"
+NO_COUNTS = "printed figures without counts to check them"
 FIRST = ("female",)  # values to show if an attribute has only two values
 
 
@@ -37,23 +39,31 @@ class Row:
     Attributes:
         title: name of the model.
         record: name of the record.
+        group: the prompts and the judge. Only rows of the same group can be compared.
         lines: lines shown below the title.
         cells: cells in the other columns.
     """
 
     title: str
     record: str
+    group: str
     lines: list[str]
     cells: list[Cell]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a column for the models and a row per record, without empty columns."""
+    """A table with a row per record, by group, without empty columns.
+
+    Attributes:
+        caption: text above the table.
+        columns: the headings, starting with that of the models.
+        groups: the rows of each group.
+    """
 
     caption: str
     columns: list[str]
-    rows: list[Row]
+    groups: dict[str, list[Row]]
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,8 @@ class Dot:
         share: the share over all prompts, and its interval.
         of_prompts: the share for each prompt, in order. Its images have equal shares only if all
             of these are even, whatever the share over all prompts.
-        group: the prompts and the judge. Only dots of the same group can be compared.
-        distance: the distance from even, averaged over prompts.
-        relative: this distance as a share of its maximum for the record's number of values.
+        value: the value.
+        unevenness: the distance from even, averaged over prompts, as a share of its maximum.
         one_way: for how many prompts a single value has more than 90% of the images.
         even: the share of each value if all values are equally frequent.
     """
@@ -77,9 +86,8 @@ class Dot:
     record: str
     share: Cell
     of_prompts: list[float]
-    group: str
-    distance: Cell
-    relative: float
+    value: str
+    unevenness: Cell
     one_way: int
     even: float
 
@@ -90,14 +98,12 @@ class Section:
 
     Attributes:
         title: name of the attribute.
-        about: an explanation of the numbers.
         dots: for each group and value, the dots, those that are closest to even first.
         tables: the main table, followed by the table with the qualifiers, if any record has them.
         missing: records without counts and published numbers.
     """
 
     title: str
-    about: str
     dots: dict[str, dict[str, list[Dot]]]
     tables: list[Table]
     missing: list[Record]
@@ -135,7 +141,6 @@ def render(records: Sequence[Record]) -> str:
         sections=sections,
         takeaways=_takeaways(sections),
         sources=records,
-        has_corrected=any(figure.labels for record in records for figure in record.figures),
     )
     return html
 
@@ -159,103 +164,98 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     # With more than two values, only show the neutral wording, to avoid dozens of columns.
     shown_qualifiers = qualifiers if len(values) == 1 else ()
     columns += [f"“{qualifier}”" for qualifier in shown_qualifiers]
-    columns += ["Other template", "Distance from even", "Unknown", "Images"]
+    columns += ["Other template", UNEVENNESS, "Unknown", "Images"]
     usable = [record for record in records if record.counts or record.published]
     rows_of_record = {r.name: _row(r, values, shown_qualifiers) for r in usable}
-    distance = columns.index("Distance from even")
+    unevenness = columns.index(UNEVENNESS)
 
-    def closest_first(record: Record) -> tuple[bool, float, str]:
-        order = rows_of_record[record.name].cells[distance].order
+    def most_even_first(record: Record) -> tuple[bool, float, str]:
+        order = rows_of_record[record.name].cells[unevenness].order
         return not record.counts, 1.0 if order is None else float(order), record.name
 
-    usable.sort(key=closest_first)
-    rows = [rows_of_record[record.name] for record in usable]
+    usable.sort(key=most_even_first)
+    groups: dict[str, list[Row]] = {}
+    for record in usable:
+        row = rows_of_record[record.name]
+        groups.setdefault(row.group, []).append(row)
+    # Groups without counts come last, and otherwise the largest first.
+    groups = dict(sorted(groups.items(), key=lambda item: (NO_COUNTS in item[0], -len(item[1]))))
+    record_of_name = {record.name: record for record in usable}
     dots: dict[str, dict[str, list[Dot]]] = {}
-    for place, value in enumerate(values):
-        for dot in _dots(usable, rows, place, columns):
-            dots.setdefault(dot.group, {}).setdefault(value, []).append(dot)
-    largest_first = sorted(dots.items(), key=lambda item: -max(map(len, item[1].values())))
+    for group, rows in groups.items():
+        for place, value in enumerate(values):
+            of_value = [_dot(record_of_name[row.record], row, place, columns) for row in rows]
+            if shown := list(filter(None, of_value)):
+                dots.setdefault(group, {})[value] = shown
     title = capitalised(attribute)
-    caption = f"{title} in generated images, by model"
     of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
     main = [place for place in range(len(columns)) if place not in of_qualifier]
-    tables = [_filled(f"{caption} and qualifier", columns, rows, of_qualifier)]
+    tables = [
+        _filled("The same figures as a table", columns, groups, main),
+        _filled(f"{title} by qualifier", columns, groups, of_qualifier),
+    ]
     return Section(
         title=title,
-        about=(
-            "Share of each value among images whose value is known, with equal weight for every"
-            " prompt. Distance from even: Euclidean distance between the shares and equal shares,"
-            " averaged over prompts; in the plots, as a share of its maximum, which is reached if"
-            " every prompt shows a single value. It is biased upwards if there are few images per"
-            " prompt."
-        ),
-        dots=dict(largest_first),
-        tables=[
-            _filled(caption, columns, rows, main),
-            *(table for table in tables if table.rows),
-        ],
+        dots=dots,
+        tables=[table for table in tables if table.groups],
         missing=[record for record in records if record not in usable],
     )
 
 
 def _filled(
-    caption: str, columns: Sequence[str], rows: Sequence[Row], kept: Iterable[int]
+    caption: str, columns: Sequence[str], groups: Mapping[str, Sequence[Row]], kept: Iterable[int]
 ) -> Table:
     """Return a table of the given columns, without columns and rows that are empty.
 
     Args:
         caption: text above the table.
         columns: the headings of all columns after the first.
-        rows: one row per record, with a cell for every heading.
+        groups: one row per record, by group, with a cell for every heading.
         kept: positions of the columns to show.
     """
+    rows = [row for group in groups.values() for row in group]
     shown = [place for place in kept if any(row.cells[place].text for row in rows)]
-    filled = []
+    filled: dict[str, list[Row]] = {}
     for row in rows:
         cells = [row.cells[place] for place in shown]
         if any(cell.text for cell in cells):
-            filled.append(replace(row, cells=cells))
+            filled.setdefault(row.group, []).append(replace(row, cells=cells))
     return Table(caption, ["Model", *(columns[place] for place in shown)], filled)
 
 
-def _dots(
-    records: Sequence[Record], rows: Sequence[Row], value: int, columns: Sequence[str]
-) -> list[Dot]:
-    """Return the dots for one value, sorted by the distance from even.
+def _dot(record: Record, row: Row, value: int, columns: Sequence[str]) -> Dot | None:
+    """Return the dots for one value of a record, or None if its share has no interval.
 
     Args:
-        records: one record per dot.
-        rows: the table row of each record.
+        record: the record.
+        row: its table row.
         value: index of the cell with the value's share for the neutral wording.
         columns: headings of the cells.
     """
-    dots = []
-    for record, row in zip(records, rows, strict=True):
-        share = row.cells[value]
-        if not share.text and value == 0:
-            share = row.cells[columns.index("Other template")]
-        if share.low is not None:
-            method = "" if record.model.method == "none" else f", {record.model.method}"
-            distance = row.cells[columns.index("Distance from even")]
-            name = columns[value].partition(",")[0].casefold()
-            shares = _shares_of_prompts(record)
-            of_prompts = sorted(row[name] for row in shares)
-            one_way = sum(max(row.values()) > ONE_WAY for row in shares)
-            title = f"{row.title}{method}"
-            even = 1 / len(record.values)
-            # The distance is largest if all images show the same value.
-            relative = float(distance.order or 0) / math.sqrt(1 - even)
-            group = _group(record)
-            dots.append(
-                Dot(title, row.record, share, of_prompts, group, distance, relative, one_way, even)
-            )
-    return sorted(dots, key=lambda dot: dot.relative)
+    share = row.cells[value]
+    if not share.text and value == 0:
+        share = row.cells[columns.index("Other template")]
+    if share.low is None:
+        return None
+    method = "" if record.model.method == "none" else f", {record.model.method}"
+    name = columns[value].partition(",")[0].casefold()
+    shares = _shares_of_prompts(record)
+    return Dot(
+        title=f"{row.title}{method}",
+        record=row.record,
+        share=share,
+        of_prompts=sorted(row[name] for row in shares),
+        value=name,
+        unevenness=row.cells[columns.index(UNEVENNESS)],
+        one_way=sum(max(row.values()) > ONE_WAY for row in shares),
+        even=1 / len(record.values),
+    )
 
 
 def _group(record: Record) -> str:
     """Return the prompts and the judge of a record, such as "33 professions, judged by ..."."""
-    prompts = f"{len(_shares_of_prompts(record))} professions"
-    if record.protocol:
+    prompts = f"{len(_shares_of_prompts(record))} professions" if record.counts else NO_COUNTS
+    if record.counts and record.protocol:
         prompts += f" of the protocol {record.protocol}"
     if record.judge is None:
         return prompts
@@ -273,10 +273,10 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
         return []
     one_way = sum(dot.one_way for dot in counted)
     total = sum(len(dot.of_prompts) for dot in counted)
-    title = sections[0].title
     sentences = [
-        f"{title}: for {one_way} of {total} professions, over {ONE_WAY:.0%} of the images show a"
-        f" single value (in {len(counted)} records)."
+        f"{sections[0].title}: over {ONE_WAY:.0%} of the images show a single value in {one_way} of"
+        f" {total} cases. A case is one profession in one of {len(counted)} records, which share"
+        " professions."
     ]
     is_even = []
     for dot in counted:
@@ -287,8 +287,9 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
         worst = max(is_even, key=lambda dot: dot.one_way / len(dot.of_prompts))
         sentences.append(
             f"An even total does not mean even professions: {worst.title} shows"
-            f" {worst.share.text} in total (even: {worst.even:.0%}), and {worst.one_way} of its"
-            f" {len(worst.of_prompts)} professions are over 90% one way."
+            f" {persons(worst.value)} in {worst.share.text} of the images (even among"
+            f" {1 / worst.even:.0f} values: {worst.even:.0%}), and {worst.one_way} of its"
+            f" {len(worst.of_prompts)} professions are over {ONE_WAY:.0%} one way."
         )
     sentences.append("Compare models only within a group, which has the same prompts and judge.")
     return sentences
@@ -334,7 +335,7 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     other_qualifier = next((wording for wording in record.qualifiers if wording not in known), None)
     cells.append(_share(figures.get(("share", values[0], str(other_qualifier))), other_qualifier))
     wording = _wording(record)
-    cells.append(_gap(record, figures.get(("discrepancy", "", wording))))
+    cells.append(_unevenness(record, figures.get(("discrepancy", "", wording))))
     unknown = _share(figures.get(("unknown", "", wording)))
     cells.append(Cell(unknown.text, unknown.note, unknown.order))
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
@@ -342,7 +343,7 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     cells.append(Cell(f"{images:,}" if images else "", note, images or None))
     is_toy = record.judge is not None and record.judge.name == TOY_JUDGE
     title = f"{record.model.name} (toy, draws cartoons)" if is_toy else record.model.name
-    return Row(title, record.name, _about(record), cells)
+    return Row(title, record.name, _group(record), _about(record), cells)
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:
@@ -355,35 +356,34 @@ def _share(figure: Figure | None, wording: str | None = None) -> Cell:
     return Cell(f"{figure.estimate:.0%}", note, figure.estimate, figure.low, figure.high)
 
 
-def _gap(record: Record, figure: Figure | None) -> Cell:
-    """Return the cell for the distance from equal shares.
+def _unevenness(record: Record, figure: Figure | None) -> Cell:
+    """Return the cell for the distance from equal shares, as a share of its maximum.
 
     If there are no counts, the published distance is shown.
     """
+    # The distance is largest if all images show the same value.
+    largest = math.sqrt(1 - 1 / len(record.values))
     if figure is not None:
-        note = f"{figure.low:.2f} to {figure.high:.2f}"
+        note = f"distance {figure.estimate:.2f}, {figure.low:.2f} to {figure.high:.2f}"
         if len(record.values) > 2:
             note += f", {len(record.values)} values"
-        return Cell(f"{figure.estimate:.2f}", note, figure.estimate)
+        return Cell(f"{figure.estimate / largest:.0%}", note, figure.estimate / largest)
     for published in record.published:
         if published.metric == "discrepancy" and not record.counts:
-            return Cell(
-                f"{published.figure:.3f}", "as printed; no counts to check it", published.figure
-            )
+            share = published.figure / largest
+            return Cell(f"{share:.0%}", f"distance {published.figure:.3f} as printed", share)
     return Cell("")
 
 
 def _about(record: Record) -> list[str]:
-    """Describe a record's method, judge and settings, and the origin of its counts."""
+    """Describe a record's method and settings, and the origin of its counts."""
     lines = []
     if record.model.method != "none":
         lines.append(f"method: {record.model.method}")
-    if record.judge is not None:
-        labels = max((figure.labels for figure in record.figures), default=0)
-        corrected = f", corrected by {labels} labels" if labels else ""
-        kind = "people" if record.judge.kind == "people" else "judge"
-        lines.append(f"{kind}: {record.judge.name}{corrected}")
     settings = []
+    labels = max((figure.labels for figure in record.figures), default=0)
+    if labels:
+        settings.append(f"corrected by {labels} labels of people")
     if record.generation.guidance is not None:
         settings.append(f"guidance {record.generation.guidance:g}")
     if record.counts:

@@ -125,17 +125,6 @@ class TestShareLine:
         low, high = ShareLine(x, y).interval(np.array([0.3]))
         assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
 
-    def test_intervals_have_their_nominal_coverage(self) -> None:
-        rng = np.random.default_rng(2)
-        inside = []
-        for _ in range(300):
-            x = rng.standard_normal(31)
-            y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
-            low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
-            inside.append(low[0] <= y[30] <= high[0])
-        # With 300 intervals, the standard error of the coverage is 0.013.
-        assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
-
     def test_chances_are_the_share_of_refitted_lines_above_parity(self) -> None:
         rng = np.random.default_rng(3)
         x = rng.standard_normal(30)
@@ -312,7 +301,7 @@ class TestUnknownModel:
         advice = advice_of(unknown_model)
         assert advice[0].startswith("There are no counts for images from this model (acme/p")
         assert "the audit cannot tell which way they lean" in advice[0]
-        assert advice[1] == "Of 8 prompts, 1 is not predicted (states female: 1)."
+        assert advice[1] == "Without a prediction: 1 states female."
         models = (
             "Stable Diffusion 1.5",
             "Stable Diffusion 3 medium",
@@ -523,11 +512,11 @@ class TestAudit:
         assert kinds == sorted(kinds), "prompts that lean, then those not covered, then the others"
         description = result.provenance[0].description
         leaning = sum(line.startswith("leans") for line in advice.values())
-        assert description.startswith(f"Of {len(advice)} prompts, ")
-        counts = re.findall(r"(\d+) clearly lean", description)
+        assert description.startswith(f"{len(advice)} prompts: ")
+        counts = re.findall(r"(\d+) leans? ", description)
         assert sum(map(int, counts)) == leaning
         assert "3 are unlike the judged prompts" in description
-        assert "2 are not predicted (" in description
+        assert "1 asks for no person, 1 states female." in description
         assert f"a line fitted to {len(JOBS[::2])} prompts" in description
         assert "(given labels)" in description
         assert description.count("Look first at") == 1
@@ -543,10 +532,13 @@ class TestAudit:
     def test_few_judged_prompts_still_give_a_share(
         self, texts: Texts, judged: pd.DataFrame
     ) -> None:
-        (protocol,) = vldebias.audit(
-            JOBS[1:2], "gender", texts=texts, calibration=judged[:10]
-        ).provenance
-        assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
+        result = vldebias.audit(JOBS[1:2], "gender", texts=texts, calibration=judged[:10])
+        (row,) = [row for row in result.rows if row.metric == "predicted_share"]
+        assert row.interval == (0, 1)
+        (protocol,) = result.provenance
+        assert protocol.seeds == [0]
+        assert protocol.description.startswith("1 prompt: 1 has no clear lean.")
+        assert "Look first at" not in protocol.description
 
     def test_the_prompt_column_is_reported(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path

@@ -6,12 +6,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from apps.audit.caption_texts import read_captions
 from apps.audit.captions import audit_captions
+from tests.cli.conftest import call
 from tests.processes import run_python
-from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import wilson_interval
 from vldebias.report.result import Result
@@ -133,7 +132,7 @@ def test_an_interrupted_audit_leaves_complete_files_and_can_be_rerun(
     done = run_python(SIGNALLED, *numbers, *command, check=False, env=environment)
     assert done.returncode == code, done.stderr
     interrupted = {file.name: file.read_bytes() for file in out.iterdir()}
-    assert CliRunner().invoke(app, command).exit_code == 0
+    call(*command)
     complete = {file.name: file.read_bytes() for file in out.iterdir()}
     assert {"result.json", "index.html"} < set(complete)
     written = set(interrupted) & set(complete)
@@ -149,7 +148,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[
     (folder / "a.txt").write_text("A photo of a doctor.\nA photo of a nurse.\n")
     command = ["audit", str(folder / "a.txt"), "--attribute", "gender", "--pipeline", "miniature"]
     command += ["--measure", "2", "--steps", "2", "--out"]
-    assert CliRunner().invoke(app, [*command, str(folder / "out")]).exit_code == 0
+    call(*command, str(folder / "out"))
     return command, _images_and_counts(folder / "out")
 
 
@@ -170,7 +169,7 @@ def test_a_killed_audit_that_generates_images_keeps_them_and_ends_with_the_same_
     assert done.returncode == -signal.SIGKILL, done.stderr
     kept = {image: image.stat().st_mtime_ns for image in out.glob("images/none/**/*.png")}
     assert kept, "images were finished before the kill"
-    assert CliRunner().invoke(app, [*command, str(out)]).exit_code == 0
+    call(*command, str(out))
     assert _images_and_counts(out) == complete
     assert {image: image.stat().st_mtime_ns for image in kept} == kept
 
@@ -178,11 +177,8 @@ def test_a_killed_audit_that_generates_images_keeps_them_and_ends_with_the_same_
 def test_the_command_does_not_need_a_model(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("prompt\n" + "a female nurse\n" * 6)
     command = ["audit", "--attribute", "gender", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(app, [*command, "--captions", str(tmp_path / "a.csv"), "--json"])
-    assert done.exit_code == 0
-    assert len(json.loads(done.stdout)["figures"]) == 4
+    command += ["--captions", str(tmp_path / "a.csv")]
+    assert len(json.loads(call(*command, "--json"))["figures"]) == 4
     assert '<th scope="row">nurse</th>' in (tmp_path / "out" / "index.html").read_text()
-    both = [*command, "--captions", str(tmp_path / "a.csv"), "--model", "miniature"]
-    error = CliRunner().invoke(app, both).exception
-    assert isinstance(error, InvalidInputError)
-    assert "--captions cannot be combined with prompts" in str(error)
+    with pytest.raises(InvalidInputError, match="--captions cannot be combined with prompts"):
+        call(*command, "--model", "miniature")

@@ -1,7 +1,6 @@
 """Test records of generated images: counts, protocol subjects, human labels."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from apps.audit.recorded import RECORDS, record_of_images, with_labels
 from apps.audit.records.check import problems_of
 from apps.audit.records.schema import Record
+from apps.shares.answers import AnnotationLog
 from tests.study.painted_by_hand import Reader, paint, task
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
@@ -98,31 +98,19 @@ def test_a_record_has_the_counts_of_one_variant_and_the_subjects_of_the_protocol
     assert record_of(made, variant="absent") is None
 
 
-def answer(image: str, annotator: str, value: str, weight: float | None = None) -> str:
-    content = {
-        "image": image,
-        "annotator": annotator,
-        "attribute": "gender",
-        "value": value,
-        "time": datetime.now(UTC).isoformat(),
-        "weight": weight,
-    }
-    return json.dumps(content) + "\n"
-
-
 def test_human_labels_are_counted_by_judge_answer(made: GeneratedImages) -> None:
     record = record_of(made)
     assert record is not None
     store_judgements(made)
     # People label one of the seven women as a man, and disagree about another one.
     answers = made.folder / "answers.jsonl"
-    with answers.open("w", encoding="utf-8") as file:
-        for image in made.of_variant("none"):
-            if image.prompt != PROMPTS[0]:
-                continue
-            value = "male" if image.seed in (0, 7, 8) else "female"
-            file.write(answer(image.path, "ada", value, 1.0))
-            file.write(answer(image.path, "ben", "male" if image.seed == 1 else value, 1.0))
+    log = AnnotationLog(answers)
+    for image in made.of_variant("none"):
+        if image.prompt != PROMPTS[0]:
+            continue
+        value = "male" if image.seed in (0, 7, 8) else "female"
+        log.append(image.path, "ada", "gender", value, weight=1.0)
+        log.append(image.path, "ben", "gender", "male" if image.seed == 1 else value, weight=1.0)
     labelled = with_labels(record, made.folder, [answers])
     assert labelled.annotators == 2
     assert problems_of(labelled) == []
@@ -132,7 +120,7 @@ def test_human_labels_are_counted_by_judge_answer(made: GeneratedImages) -> None
     assert share[""].labels == 10
     assert share["friendly"].labels == 0
     other = made.folder / "other.jsonl"
-    other.write_text(answer("elsewhere.png", "ada", "male"), encoding="utf-8")
+    AnnotationLog(other).append("elsewhere.png", "ada", "gender", "male")
     with pytest.raises(InvalidInputError, match="none of the answers is about an image"):
         with_labels(record, made.folder, [other])
 

@@ -93,7 +93,7 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     command = "vldebias audit jobs.txt --attribute gender --pipeline DIR --measure 8 --out measured"
     page = page_of(audited.model_copy(update={"command": command}), tmp_path)
     repeated = command.replace("--measure 8", "--measure 12")
-    assert "enough for “a nurse”" in page
+    assert "enough for the next verdict" in page
     assert f"get no more): <code>{repeated}</code>" in page
     assert "earlier images are kept" in page
 
@@ -124,6 +124,27 @@ def test_a_measured_audit_does_not_propose_to_measure_again() -> None:
     (proposed,) = commands_of_remedies([row], "gender", command)
     assert proposed[1] == f"{command} --measure 8"
     assert commands_of_remedies([row], "gender", f"{command} --measure 8") == []
+
+
+@pytest.mark.parametrize(
+    ("predicted", "interval", "is_unlike"),
+    [
+        (0.9, (0.6, 1.0), True),  # clearly on the other side
+        (0.9, (0.2, 1.0), False),  # on the other side, but unclear
+        (0.45, (0.4, 0.6), True),  # on the same side, but too far away
+        (0.4, (0.2, 0.6), False),
+    ],
+)
+def test_a_count_unlike_its_prediction_is_marked(
+    predicted: float, interval: tuple[float, float], is_unlike: bool, tmp_path: Path
+) -> None:
+    counted = COUNTED.model_copy(update={"interval": (0.1, 0.3)})
+    changes = {"metric": "predicted_share", "value": predicted, "interval": interval}
+    audited = audit_of(counted, COUNTED.model_copy(update=changes))
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.is_unlike is is_unlike
+    assert ("unlike the prediction" in page_of(audited, tmp_path)) is is_unlike
+    assert ("(unlike)" in str(audited)) is is_unlike
 
 
 def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from apps.captions.answers import evaluate_vqa
+from tests.cli.conftest import call
 from tests.judge.test_judges import judge_of, parts  # noqa: F401  (a fixture)
-from vldebias.cli import app
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.judges import Judge
 from vldebias.report.result import Result
@@ -81,8 +80,7 @@ def test_the_command_shows_wrong_answers_and_the_word_that_was_read(tmp_path: Pa
     rows = ["image,answer,label", "a.png,It is a man.,female", "b.png,cannot tell,male"]
     (tmp_path / "t.csv").write_text("\n".join(rows))
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["eval", "vqa", str(tmp_path / "t.csv"), "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    call("eval vqa", str(tmp_path / "t.csv"), "--out", str(out))
     page = (out / "index.html").read_text()
     assert "Wrong answers" in page
     assert "<mark>man</mark>" in page
@@ -141,17 +139,10 @@ def test_the_command_asks_an_image_text_model(
     for part in parts:
         part.save_pretrained(folder / "model")
     table, model, out = map(str, (folder / "labels.csv", folder / "model", folder / "out"))
-    command = ["eval", "vqa", table, "--model", model, "--out", out]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
+    call("eval vqa", table, "--model", model, "--out", out)
     result = Result.read(folder / "out" / "result.json")
     images = [Image.open(folder / f"{name}.png") for name in ("001", "b")]
     rows = judge_of(*parts).predict(images)["gender"]
     rows = np.column_stack([rows, 1 - rows.sum(1)])
     expected = np.mean(rows.argmax(1) == [1, 0])
     assert shares(result)["right"] == expected
-
-
-def test_a_table_without_rows_is_rejected() -> None:
-    with pytest.raises(InvalidInputError, match="no rows"):
-        evaluate_vqa({"image": [], "answer": [], "label": []})

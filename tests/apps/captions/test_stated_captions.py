@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from apps.captions.people import describe_captions
 from apps.captions.reading import (
@@ -25,14 +24,15 @@ from apps.captions.reading import (
 )
 from apps.captions.rows import AnswerRows, Words, difference_interval
 from apps.captions.table import image_key, texts_of_cell
+from tests.cli.conftest import call
 from vldebias import compare, evaluate_captions, load_prompts
-from vldebias.cli import app
 from vldebias.cli.common import write_run
 from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.measure.resampling import Interval
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
+from vldebias.report.text import stored_sentences
 
 # label, caption, what the caption states
 CASES = (
@@ -103,17 +103,6 @@ def test_unclear_images_are_counted_apart() -> None:
     assert "50.0% [9.5%, 90.5%] get a gender" in result.provenance[1].settings["advice"][0]
 
 
-@pytest.mark.filterwarnings("ignore:.*state several values")
-@given(st.lists(st.sampled_from(CASES), min_size=1, max_size=30))
-def test_the_shares_of_all_answers_sum_to_one(cases: list[tuple[str, str, str]]) -> None:
-    labels, captions, _ = zip(*(("male", "A man.", ""), *cases), strict=True)
-    images = list(range(len(labels)))
-    found = values(evaluate_captions({"image": images, "caption": captions, "label": labels}))
-    for subset in ("", " male"):
-        answers = ("right", "wrong", "none", "several")
-        assert sum(found[f"said_{answer}{subset}"] for answer in answers) == pytest.approx(1)
-
-
 def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) -> None:
     before = table(30)
     after = {name: cells[:-1] for name, cells in before.items()}
@@ -130,12 +119,12 @@ def test_models_are_compared_on_the_images_that_both_describe(tmp_path: Path) ->
     gap = result.row("captions", "said_gap", "table 2").change
     assert gap is not None
     assert gap[0] == pytest.approx(-30 / 120)
-    notes = result.provenance[0].settings["notes"]
-    assert notes[0].startswith("a: Of 210 images with a clear label, ")
-    assert notes[1].startswith("table 2: Of 210 images with a clear label, ")
-    assert notes[2] == (
-        "30 of 329 images have no label, such as '9'; left out. Left out: 1 image not described by"
-        " every model, such as '329'."
+    first, second, *rest = stored_sentences(result, "notes")
+    assert first.startswith("a: Of 210 images with a clear label, ")
+    assert second.startswith("table 2: Of 210 images with a clear label, ")
+    assert rest[-1] == (
+        "Left out: 1 of 330 images lacks a caption (a 0, table 2 1), and 30 of the other 329 a"
+        " label."
     )
     page = write_run(result, tmp_path).read_text()
     for name in ("all, a", "all, table 2", "female, table 2"):
@@ -321,9 +310,8 @@ def test_the_command_writes_a_page_and_prints_the_shares(tmp_path: Path) -> None
     rows = [f"{n},{caption},{label}" for n, (label, caption, _) in enumerate(CASES)]
     file.write_text("\n".join(["image,pred,gender", *rows]))
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["eval", "captions", str(file), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "Of 7 images with a clear label, 28.6%" in done.stdout
+    printed = call("eval captions", str(file), "--out", str(out))
+    assert "Of 7 images with a clear label, 28.6%" in printed
     page = (out / "index.html").read_text()
     assert "What captions state about gender" in page
     assert "none stated" in page  # next to wrong values
@@ -358,7 +346,6 @@ def test_refusals_are_answers_and_counted_by_group() -> None:
     assert found["refused_gap"] == 0.75
     low, high = result.row("captions", "refused_gap", "none").interval
     assert -0.05 < low < 0.75 < high <= 1
-    assert advice(result)[2].startswith("Refused: 0.0%")
     # A refusal that states a value is a description.
     assert is_refusal(f"{sorry} It is a man.")
     said = evaluate_captions(
@@ -421,7 +408,7 @@ def test_models_that_describe_different_images_lose_nobody_silently() -> None:
     images = [1, 2, 3, 4, 3, 4, 5, 6]
     columns = {"image": images, "model": ["a"] * 4 + ["b"] * 4, "caption": ["A man."] * 8}
     result = evaluate_captions(columns | {"label": ["male"] * 8})
-    assert "Left out: 4 images not described by every model, such as '1'." in advice(result)
+    assert "Left out: 4 of 6 images lack a caption (a 2, b 2)." in advice(result)
 
 
 def test_an_interrupt_while_resampling_leaves_the_page(
@@ -444,13 +431,12 @@ def test_an_interrupt_while_resampling_leaves_the_page(
     # A shell starts background jobs with SIGINT ignored.
     handler = signal.getsignal(signal.SIGINT)
     with pytest.warns(match="interrupted: finishing the page"):
-        done = CliRunner().invoke(app, command)
-    assert done.exit_code == 130
+        call(*command, code=130)
     assert (tmp_path / "out" / "index.html").exists()
     assert (tmp_path / "out" / "captions.csv").exists()
     assert signal.getsignal(signal.SIGINT) is handler
     # The next run is complete.
-    assert CliRunner().invoke(app, command).exit_code == 0
+    call(*command)
 
 
 def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
@@ -469,7 +455,7 @@ def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
     command = ["eval", "captions", str(file), "--out", str(tmp_path / "out")]
     interrupting = [["A doctor with her patient."]]  # the fifth one
     with pytest.warns(match="interrupted: finishing the page"):
-        assert CliRunner().invoke(app, command).exit_code == 130
+        call(*command, code=130)
     result = Result.read(tmp_path / "out" / "result.json")
     assert result.row("captions", "said_wrong", "none").n == {"images": 5}
     assert "Interrupted: 5 of 11 images were read." in advice(result)
@@ -477,7 +463,7 @@ def test_an_interrupt_while_reading_leaves_the_page_of_what_was_read(
     interrupting += [["A man rides a wave."], ["A person rides a wave."]]
     monkeypatch.setattr("apps.captions.captions.until_interrupted", iter)
     with pytest.warns(match="interrupted: finishing the page"):
-        assert CliRunner().invoke(app, [*command[:-1], str(tmp_path / "two")]).exit_code == 130
+        call(*command[:-1], str(tmp_path / "two"), code=130)
     assert not (tmp_path / "two" / "index.html").exists()
 
 
@@ -576,7 +562,9 @@ def test_wrong_captions_are_listed_and_marks_survive_a_rerun(tmp_path: Path) -> 
                   if row["misread"]}  # fmt: skip
         assert marked == {"2", "6"}
     sentence = advice(result)[1]
-    assert sentence.startswith("Without 2 images with a text marked as misread: Of 5 images")
+    assert sentence.startswith(
+        "Without 2 images marked as misread or wrongly labelled: Of 5 images"
+    )
     assert "20.0%" in sentence  # one of five is still wrong
     (examples,) = [p.settings["examples"] for p in result.provenance if p.settings["examples"]]
     assert [row["misread"] for row in examples["rows"]] == ["x", "", "x"]

@@ -8,11 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from apps.runs.listing import list_runs, render_runs
+from tests.cli.conftest import call
 from tests.study.made_figures import bias, protocol, result
-from vldebias.cli import app
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import Result
 
@@ -58,8 +57,8 @@ def test_each_row_has_the_metrics_of_its_task_starting_with_that_of_the_conclusi
     assert "recall@5" in values
     # There is nothing before the method in a row without one.
     assert {metric.before for metric in of_a["no method"].metrics.values()} == {""}
-    done = CliRunner().invoke(app, ["eval", "runs", str(folder), "--json"])
-    listed = [row for row in json.loads(done.stdout)["runs"] if row["run"] == "a"]
+    printed = call("eval runs --json", str(folder))
+    listed = [row for row in json.loads(printed)["runs"] if row["run"] == "a"]
     assert listed[0]["metrics"][listed[0]["measure"]] == listed[0]["value"]
 
 
@@ -94,9 +93,8 @@ def test_unreadable_files_are_named(folder: Path) -> None:
     text = page.read_text()
     assert "Files that could not be read" in text
     assert "c/result.json: not a valid result (Expecting" in text
-    done = CliRunner().invoke(app, ["eval", "runs", str(folder), "--json"])
-    assert done.exit_code == 1
-    assert len(json.loads(done.stdout)["runs"]) == len(runs.rows)
+    printed = call("eval runs --json", str(folder), code=1)
+    assert len(json.loads(printed)["runs"]) == len(runs.rows)
 
 
 def test_a_folder_without_results_is_rejected(tmp_path: Path) -> None:

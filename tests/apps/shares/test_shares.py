@@ -310,6 +310,18 @@ def test_the_change_is_paired_by_prompt(people):
     assert mean.interval[1] - mean.interval[0] > 0.2
 
 
+@pytest.mark.parametrize("methods_of_clerk", [["none"], ["none", "cali"]])
+def test_prompts_without_labels_for_every_method_are_counted_in_a_sentence(
+    people, methods_of_clerk
+):
+    answers = {("none", "pilot"): ["mf"], ("cali", "pilot"): ["mf"]}
+    _, provenance = people(answers | {(method, "clerk"): ["mf"] for method in methods_of_clerk})
+    only = [text for text in provenance.settings["findings"] if text.startswith("Only ")]
+    assert [text[: len("Only 1 of 2 prompts")] for text in only] == (
+        ["Only 1 of 2 prompts"] if len(methods_of_clerk) == 1 else []
+    )
+
+
 def test_majority_labels_and_agreement_are_measured(people):
     answers = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
     rows, provenance = people(answers | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})

@@ -73,7 +73,7 @@ class Line:
         cost = self.rows.loc[self.row, metric]
         text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
         if cost.verdict != "worse":
-            text = f"no clear loss: {text}"
+            text = f"{'also better' if cost.verdict == 'better' else 'no clear loss'}: {text}"
         else:
             text = f"cost: {text}"
             if cost.high - cost.low > 0.1:  # a narrower one would not change what readers think
@@ -86,6 +86,7 @@ class Line:
         """Format the costs with their intervals, and what was not found to get worse."""
         costs = []
         kept = []
+        gains = []
         for metric, title in self.costs.items():
             if (self.row, metric) not in self.rows.index:
                 continue
@@ -95,9 +96,11 @@ class Line:
                 costs.append(f"{text} [{cost.low:.2f}, {cost.high:.2f}]")
             elif cost.better == "neither":  # replaced results are a cost, but not a loss of quality
                 costs.append(text)
+            elif cost.verdict == "better":
+                gains.append(text)
             else:
                 kept.append(text)
-        parts = {"cost": costs, "no clear loss": kept}
+        parts = {"cost": costs, "no clear loss": kept, "also better": gains}
         return "<br>".join(f"{name}: {', '.join(part)}" for name, part in parts.items() if part)
 
 

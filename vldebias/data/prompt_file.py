@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.data.tables import read_table
+from vldebias.errors import InvalidInputError
 from vldebias.utils.json_tables import located_values
 from vldebias.utils.table_rows import (
     JSON_ENDINGS,
@@ -240,12 +241,7 @@ def _unquoted(line: str) -> str:
 
 def _of_parquet(path: Path, column: str | None) -> PromptList:
     """Read the prompt column of a Parquet file."""
-    parquet = need("pyarrow.parquet")
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:  # pyarrow's exceptions are ValueErrors
-        raise InvalidInputError(f"{path}: cannot be read as a Parquet file: {error}") from None
-    rows = table.to_pylist()
+    rows = read_table(path).to_pylist()
     places = [f"{path}: row {n}" for n in range(1, len(rows) + 1)]
     return _of_rows(rows, places, column, str(path))
 

@@ -194,7 +194,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
         return row[column]
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):
-        value = _opened(row.get(".".join(parts[:length])))
+        value = parsed_cell(row.get(".".join(parts[:length])))
         if not isinstance(value, (list, Mapping)):
             continue
         for part in parts[length:]:
@@ -208,7 +208,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
     return None
 
 
-def _opened(cell: JSON) -> JSON:
+def parsed_cell(cell: JSON) -> JSON:
     """Parse a cell that contains JSON as text, and return other cells unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
         return cell

@@ -261,13 +261,8 @@ def _of_rows(
         raise InvalidInputError(f"{where}: got no prompts; expected one per row")
     name = None
     if isinstance(rows[0], Mapping):
-        table = []
-        for row, place in zip(rows, places, strict=True):
-            if not isinstance(row, Mapping):
-                raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
-            table.append(flat(row, place))
-        rows = table
-        name = _column_of(list(map(str, names_of(table))), column, where)
+        rows = [flat(row, place) for row, place in zip(rows, places, strict=True)]
+        name = _column_of(list(map(str, names_of(rows))), column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
         prompt = row if name is None else cell_of(row, name)

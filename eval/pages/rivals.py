@@ -59,13 +59,6 @@ def ahead_of(result: Result) -> dict[tuple[str, str], Measurement]:
     return {(row.task, row.method): row for row in result.rows if row.metric == "ahead"}
 
 
-def case_of(task: str) -> str:
-    """Return the data of a task with its inputs, such as "renders (20 labelled images)"."""
-    section, _, family = task.partition(": ")
-    inputs = section.partition(", ")[2]
-    return f"{family} ({inputs})" if inputs else family
-
-
 def behind(result: Result) -> set[tuple[str, str]]:
     """Return the tasks and rivals in which the default is clearly behind."""
     return {key for key, row in ahead_of(result).items() if row.interval[1] < 0}
@@ -115,7 +108,8 @@ def _reasons(result: Result) -> str:
     """Write why each default stays that is clearly behind an alternative."""
     cases_of_rival: dict[tuple[str, str], list[str]] = {}
     for task, rival in sorted(behind(result)):
-        cases_of_rival.setdefault((rival, REASONS[task, rival]), []).append(case_of(task))
+        case = task.partition(", ")[2] or task.partition(": ")[2]
+        cases_of_rival.setdefault((rival, REASONS[task, rival]), []).append(case)
     note = ""
     for (rival, reason), cases in cases_of_rival.items():
         note += (

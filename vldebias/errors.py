@@ -441,3 +441,12 @@ def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
     frames = [f for f in frames if not f.f_code.co_filename.startswith("<frozen importlib")]
     users = (level for level, frame in enumerate(frames) if not _is_of_library(frame))
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)
+
+
+def warn_of_input(message: str) -> None:
+    """Issue a `SuspectInputWarning`, located at the user's line.
+
+    Args:
+        message: what came, what it may mean, and what to do.
+    """
+    warn(message, SuspectInputWarning)

@@ -25,9 +25,9 @@ from vldebias.errors import (
     AlreadyAttachedError,
     AutoDeclinedWarning,
     InvalidInputError,
-    SuspectInputWarning,
     explain_keywords,
     warn,
+    warn_of_input,
 )
 from vldebias.hosts.edits import SIDES, TEXT, except_stated
 from vldebias.hosts.embedders import ChromaFunction, EmbeddedTexts, Embedder
@@ -157,7 +157,7 @@ def debias_queries(
         groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE)
         groups = replace(groups, fingerprint=host.fingerprint())
     if groups is not None and groups.doubt:
-        warn(f"search keeps the order of the index: {groups.doubt}", SuspectInputWarning)
+        warn_of_input(f"search keeps the order of the index: {groups.doubt}")
     return DebiasedQueries(host, fitted, sets, strength, keep_stated, groups)
 
 
@@ -291,7 +291,7 @@ class DebiasedQueries(ChromaFunction):
             ]
         problem = next((report.problem for report in reports if report.problem), "")
         if problem:
-            warn(problem, SuspectInputWarning)
+            warn_of_input(problem)
         warn_of_short(
             reports, f"up to {MOST} results were read for each one that is shown, or all there are"
         )

@@ -7,9 +7,10 @@ choose separately for each image.
 
 from __future__ import annotations
 
-import json
 import random
 import re
+
+from vldebias.utils.table_rows import parsed_cell
 
 # Wildcard nodes handle counts and weights ("{2$$a|b}", "{0.3::a|b}") and escaped characters.
 _OF_OTHER_NODES = re.compile(r"[$\\]|::")
@@ -25,7 +26,7 @@ def choose_alternatives(prompt: str, key: str) -> str:
     >>> choose_alternatives("a {red|{dark |}blue} hat, __colour__, {2$$a|b}", "0")
     'a red hat, __colour__, {2$$a|b}'
     """
-    if _is_json(prompt):
+    if not isinstance(parsed_cell(prompt), str):
         return prompt
     generator = random.Random(key)
     pieces: list[str] = []
@@ -45,13 +46,3 @@ def choose_alternatives(prompt: str, key: str) -> str:
             open_braces.clear()
         pieces.append(piece)
     return "".join(pieces)
-
-
-def _is_json(prompt: str) -> bool:
-    if not prompt.lstrip().startswith(("{", "[")):
-        return False
-    try:
-        json.loads(prompt)
-    except (ValueError, RecursionError):
-        return False
-    return True

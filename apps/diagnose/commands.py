@@ -96,17 +96,9 @@ def diagnose_command(
 
     from .diagnosis import diagnose
 
-    options = Options(
-        out=folder,
-        embeddings=features,
-        model=flags.get("model"),
-        pretrained=flags.get("pretrained"),
-        texts=flags.get("texts"),
-        reference=flags.get("reference"),
-        unknown=tuple(flags.get("unknown", ())),
-        device=device_of(flags.get("device")),
-    )
-    inputs = Inputs(options)
+    flags["unknown"] = tuple(flags.get("unknown", ()))
+    flags["device"] = device_of(flags.get("device"))
+    inputs = Inputs(Options(out=folder, embeddings=features, **flags))
     data = load_embeddings(features)[0].without(inputs.options.unknown)
     texts = None if attribute is None else inputs.texts
     result = diagnose(

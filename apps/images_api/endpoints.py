@@ -432,10 +432,7 @@ def _number_and_seed(order: Order, fields: Json, names: Sequence[str], rows: Seq
     No fields are added, because servers may reject unknown ones. Images have consecutive seeds,
     because images with the same prompt and seed would be identical.
     """
-    changed: Json = {}
-    for name in names:
-        if name in fields:
-            changed[name] = len(rows)
+    changed: Json = {name: len(rows) for name in names if name in fields}
     if order.seed is not None:
         changed["seed"] = order.seed + rows[0]
     return changed

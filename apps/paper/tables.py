@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, did_you_mean, need, one_line
 from vldebias.measure.rows import Measurement
@@ -166,7 +166,7 @@ def plan(
             weights.
     """
     for model in models:
-        check_model(**_named(model))
+        check_model(*_named(model))
     runs = list[Run]()
     for part in only or PARTS:
         if part not in PARTS:
@@ -228,20 +228,13 @@ def _data_of(task: Task) -> dict[str, Data]:
     return {name: value for name, value in task if isinstance(value, Data)}
 
 
-class _ModelName(TypedDict):
-    """Arguments of `load_host` that specify an image-text model."""
-
-    model: str
-    pretrained: str | None
-
-
-def _named(model: str) -> _ModelName:
-    """Return the `load_host` arguments for NAME:PRETRAINED or a plain name."""
+def _named(model: str) -> tuple[str, str | None]:
+    """Return the name and the weights' tag of NAME:PRETRAINED or a plain name."""
     # The colon in "hf-hub:timm/ViT-B-16" does not introduce a pretrained tag.
     if model.startswith(NAMES_WITH_SCHEMA):
-        return {"model": model, "pretrained": None}
+        return model, None
     name, _, pretrained = model.partition(":")
-    return {"model": name, "pretrained": pretrained or None}
+    return name, pretrained or None
 
 
 def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) -> pd.DataFrame:
@@ -267,7 +260,8 @@ def paper(out: Path, runs: Sequence[Run], options: Options, progress: Progress) 
         if run.suite.name in PIPELINE_PARTS:
             settings = replace(settings, pipeline=run.model)
         else:
-            settings = replace(settings, **_named(run.model))
+            name, pretrained = _named(run.model)
+            settings = replace(settings, model=name, pretrained=pretrained)
         if not run.missing:
             try:
                 result = run_suite(run.suite, settings, progress=progress)

@@ -106,13 +106,12 @@ def _cells(result: Result, about: TaskProvenance) -> dict[str, str]:
 
 def _reasons(result: Result) -> str:
     """Write why each default stays that is clearly behind an alternative."""
-    cases_of_rival: dict[tuple[str, str], list[str]] = {}
+    families: dict[tuple[str, str], dict[str, list[str]]] = {}
     for task, rival in sorted(behind(result)):
-        case = task.partition(", ")[2] or task.partition(": ")[2]
-        cases_of_rival.setdefault((rival, REASONS[task, rival]), []).append(case)
+        inputs, _, family = (task.partition(", ")[2] or task).partition(": ")
+        families.setdefault((rival, REASONS[task, rival]), {}).setdefault(inputs, []).append(family)
     note = ""
-    for (rival, reason), cases in cases_of_rival.items():
-        note += (
-            f"- `{rival}` is clearly better than the default here: {'; '.join(cases)}. {reason}\n"
-        )
+    for (rival, reason), families_of_inputs in families.items():
+        cases = [f"with {name} ({'; '.join(of)})" for name, of in families_of_inputs.items()]
+        note += f"- `{rival}` is clearly better than the default {' and '.join(cases)}. {reason}\n"
     return f"{note}\n"

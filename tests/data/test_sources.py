@@ -125,6 +125,8 @@ LAYOUTS = {
     "wilds": packed("celebA_v1.0"),
     "official, one folder above": lambda root: official(root / "CelebA"),
     "beside other data": packed("faces"),
+    "kaggle, one folder above": packed("archive", "img_align_celeba/img_align_celeba"),
+    "group_dro, one folder above": packed("celebA/data"),
     "torchvision": packed("celeba", kaggle=False),
     "below a folder of its name": packed("celeba/celeba", kaggle=False),
 }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median_high
 from typing import Any
 
 import pytest
@@ -327,6 +327,19 @@ def test_sentences_of_the_readme_have_the_figures_of_their_results() -> None:
     threshold, default = (birds[name, "worst_group"].value for name in ("none@median", "default"))
     assert threshold > default
     assert "a threshold at the median score helps more than the edit" in readme()
+
+
+def test_the_search_in_the_readme_has_the_median_gain() -> None:
+    skews: dict[str, dict[str, float]] = {}
+    for row in read("quickstart").rows:
+        if (row.task, row.metric) == ("photographs gender", "max_skew@20") and row.subset:
+            skews.setdefault(row.subset, {})[row.method] = row.value
+    gains = {query: skew["none"] - skew["rerank"] for query, skew in skews.items()}
+    (query,) = [query for query in gains if f'encode(["{query}"])' in readme()]
+    assert round(gains[query], 2) == round(median_high(gains.values()), 2)
+    more_skewed = sum(gain < 0 for gain in gains.values())
+    assert "is the median gain of [44 queries]" in readme()
+    assert f"; {more_skewed} get more skewed" in readme()
 
 
 def test_the_captions_of_the_opening_figure_have_its_counts() -> None:

@@ -30,9 +30,10 @@ def test_a_default_that_is_clearly_behind_a_rival_has_a_reason_on_the_page() -> 
     assert behind(result) <= REASONS.keys() <= ahead_of(result).keys()
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     for task, rival in behind(result):
-        _, _, cases = page.partition(f"`{rival}` is clearly better than the default here: ")
-        cases, _, _ = cases.partition(".")
-        assert (task.partition(", ")[2] or task.partition(": ")[2]) in cases.split("; ")
+        _, _, cases = page.partition(f"`{rival}` is clearly better than the default with ")
+        inputs, _, family = task.partition(", ")[2].partition(": ")
+        _, _, families = cases.partition(f"{inputs} (")
+        assert family in families.partition(")")[0].split("; ")
         assert REASONS[task, rival] in page
 
 

@@ -64,6 +64,13 @@ def test_calls_without_an_image_are_balanced_as_before(keep):
         assert set(attachment.last_call.written) == {KEPT if keep else PROMPT}
 
 
+def test_without_the_option_an_editing_pipeline_is_balanced_as_before():
+    pipe = tiny.sd(StableDiffusionImg2ImgPipeline)
+    with debias(pipe, "gender", method=Balanced(seed=0)) as attachment:
+        edited(pipe, ["A photo of a nurse."] * 2, num_images_per_prompt=1)
+        assert sorted(attachment.sampled) == ["female", "male"]
+
+
 def test_every_text_of_an_image_gets_the_sentence_of_all_its_texts():
     attachment = debias(tiny.sd(), "gender", method=Balanced(seed=0, keep_person=True))
     texts = {"prompt": ["Make her older", "a nurse"], "prompt_2": ["in a park", "a nurse"]}

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +100,12 @@ def balance(
     # Print the summary to stderr, since other programs may read stdout.
     print_message(_counted(balanced))
     try:
-        _print(rows, balanced, attribute, as_json=as_json)
+        # All rows are printed at once, so that an interrupted run does not print only some of them.
+        if as_json:
+            records = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+            print_json({"seed": balanced.seed, "attributes": attribute, "prompts": records})
+        else:
+            print_grid(COLUMNS, [_cells(row) for row in rows])
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -108,21 +113,6 @@ def balance(
             "the disk is full, so the output is incomplete; free some space and run the same"
             f" command with --seed {balanced.seed} to get the same prompts"
         ) from None
-
-
-def _print(
-    rows: Sequence[tuple[object, ...]],
-    balanced: BalancedPrompts,
-    attribute: Sequence[str],
-    *,
-    as_json: bool,
-) -> None:
-    """Print all rows at once, so that an interrupted run does not print only some of them."""
-    if as_json:
-        records = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        print_json({"seed": balanced.seed, "attributes": list(attribute), "prompts": records})
-    else:
-        print_grid(COLUMNS, [_cells(row) for row in rows])
 
 
 def _cells(row: tuple[object, ...]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from vldebias.data.labels import ColumnNames
 from vldebias.data.layouts import Layout, find_layout, without_number
 from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, Lazily, warn, warn_of_input
 from vldebias.utils.files import read_json
 from vldebias.utils.table_rows import find_column
 from vldebias.utils.text_tables import decoded_texts
@@ -214,10 +214,9 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
     pairs = [(name_of_image[image], text) for image, text in captions if image in name_of_image]
     unknown = [image for image, _ in captions if image not in name_of_image]
     if unknown:
-        warn(
+        warn_of_input(
             f"{file}: {len(unknown)} of {len(captions)} captions refer to images that are not"
             f" listed, such as {unknown[0]}, and are left out",
-            SuspectInputWarning,
         )
     if not pairs:
         raise InvalidInputError(f"{file}: expected captions for the listed images, got none")
@@ -252,17 +251,15 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     pictures = list(filter(is_picture, layout.files))
     without_text = [file for file in pictures if file not in text_of_image]
     if without_text and not splits:
-        warn(
+        warn_of_input(
             f"{path}: {len(without_text)} of {len(pictures)} images have no text file next to them"
             f" and are left out, such as {', '.join(without_text[:3])}",
-            SuspectInputWarning,
         )
     unread = unread_pictures(layout.files)
     if unread:
-        warn(
+        warn_of_input(
             f"{path}: skipped {len(unread)} images with captions, because their format is not read,"
             f" such as {', '.join(unread[:3])}; convert them to .jpg or .png",
-            SuspectInputWarning,
         )
     captions, further = _captions_in(path, list(text_of_image.values()), encoding)
     captions, further = clean_captions(str(path), captions, further)
@@ -291,9 +288,8 @@ def _captions_in(
         further.append(tuple(lines[1:]))
     several = [file for file, more in zip(files, further, strict=True) if more]
     if several:
-        warn(
+        warn_of_input(
             f"{path}: {len(several)} of {len(texts)} text files have several lines, such as"
             f" {several[0]}; each line is read as a caption of the image",
-            SuspectInputWarning,
         )
     return captions, further

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from vldebias.data.labels import Labels
-from vldebias.errors import CLOSE_LABELS, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import CLOSE_LABELS, did_you_mean, warn_of_input
 
 CLASS = "class"
 """Label column that names each reference image's class (`vldebias.methods.Reference`)."""
@@ -133,11 +133,10 @@ def without_missing(labels: Labels, place: str) -> Labels:
     rows = {name: labels.counts[name] for name in missing if plain(name) != "unknown"}
     if rows:
         first = next(iter(rows))
-        warn(
+        warn_of_input(
             f"{place}: {sum(rows.values()):,} of {len(labels):,} labels name no group and count as"
             f" unknown, such as {first[:80]!r} ({rows[first]:,}); if this is a group, give it"
             " another name in the table",
-            SuspectInputWarning,
         )
     return labels.without(missing) if missing else labels
 

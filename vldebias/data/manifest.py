@@ -18,7 +18,7 @@ from vldebias.data.label_values import matched, without_missing
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
         if not re.fullmatch(r"[-+]?\d+\.0*|true|false", name.strip().casefold()):
             joined.append(f"{name!r} ({labels.counts[name]} rows) as {value!r}")
     if joined:
-        warn(f"{place}: read {', '.join(joined)}", SuspectInputWarning)
+        warn_of_input(f"{place}: read {', '.join(joined)}")
     values = {**known, **{name: known[value] for name, value in spelt.items()}}
     return labels_of(table, column, values, path)
 
@@ -261,9 +261,8 @@ def _captions_of(
     ]
     captions, more_captions = captions_of(texts, f"{path}: column {column!r}")
     if lists:
-        warn(
+        warn_of_input(
             f"{path}: {lists} cells of column {column!r} are lists written as text; each is read as"
             f" several captions, such as {captions[0][:60]!r}",
-            SuspectInputWarning,
         )
     return clean_captions(str(path), captions, more_captions)

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vldebias.errors import InvalidInputError, need
+from vldebias.data.tables import read_table
+from vldebias.errors import InvalidInputError
 from vldebias.utils.json_tables import located_values
 from vldebias.utils.table_rows import (
     JSON_ENDINGS,
@@ -240,12 +241,7 @@ def _unquoted(line: str) -> str:
 
 def _of_parquet(path: Path, column: str | None) -> PromptList:
     """Read the prompt column of a Parquet file."""
-    parquet = need("pyarrow.parquet")
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:  # pyarrow's exceptions are ValueErrors
-        raise InvalidInputError(f"{path}: cannot be read as a Parquet file: {error}") from None
-    rows = table.to_pylist()
+    rows = read_table(path).to_pylist()
     places = [f"{path}: row {n}" for n in range(1, len(rows) + 1)]
     return _of_rows(rows, places, column, str(path))
 
@@ -265,13 +261,8 @@ def _of_rows(
         raise InvalidInputError(f"{where}: got no prompts; expected one per row")
     name = None
     if isinstance(rows[0], Mapping):
-        table = []
-        for row, place in zip(rows, places, strict=True):
-            if not isinstance(row, Mapping):
-                raise InvalidInputError(f"{place}: expected an object, got {str(row)[:60]}")
-            table.append(flat(row, place))
-        rows = table
-        name = _column_of(list(map(str, names_of(table))), column, where)
+        rows = [flat(row, place) for row, place in zip(rows, places, strict=True)]
+        name = _column_of(list(map(str, names_of(rows))), column, where)
     prompts = []
     for row, place in zip(rows, places, strict=True):
         prompt = row if name is None else cell_of(row, name)

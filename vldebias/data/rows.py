@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +35,8 @@ else:
 
 Index = NDArray[np.int64]
 Array = NDArray[Any]
+# Features (n, d) in memory or in a file.
+Part: TypeAlias = "Array | FileRows"
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -67,23 +69,6 @@ class RowNumbers(Sequence[str]):
         return f"{self.before}{numbers[row]}"
 
 
-class _Part(Protocol):
-    """Features (n, d) that support slices and index arrays: an array or `FileRows`."""
-
-    @property
-    def ndim(self) -> int: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice | Index, /) -> Array: ...
-
-
 class Shards:
     """Represent features (n, d) stored in parts (n_i, d), in memory or in files (`Shards.open`).
 
@@ -105,7 +90,7 @@ class Shards:
     ndim = 2
 
     def __init__(
-        self, arrays: Sequence[_Part], runner: OnRay | None = None, index: Index | None = None
+        self, arrays: Sequence[Part], runner: OnRay | None = None, index: Index | None = None
     ) -> None:
         self.arrays = tuple(arrays)
         self.runner = runner
@@ -226,7 +211,7 @@ class Shards:
         return cuts
 
 
-def _digest(array: _Part) -> str:
+def _digest(array: Part) -> str:
     """Return the SHA-256 of dtype, shape and values, reading block by block."""
     state = hashlib.sha256(f"{np.dtype(array.dtype)} {tuple(array.shape)}".encode())
     for start in range(0, len(array), BLOCK):

@@ -24,7 +24,7 @@ from vldebias.data.dataset import Facts, ImageData, fingerprint_files
 from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS, find_captions
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, need, warn_of_input
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import flat
 from vldebias.utils.text_tables import decoded_texts
@@ -156,10 +156,9 @@ def samples_of(path: Path) -> list[Sample]:
                     f"it is damaged or truncated at byte {min(tar.offset, size):,} of {size:,}"
                 )
             if not block:
-                warn(
+                warn_of_input(
                     f"{path}: the end-of-archive marker is missing; if the file was truncated, copy"
                     " it again",
-                    SuspectInputWarning,
                 )
             samples = _grouped(path, tar, members)
     except (tarfile.TarError, OSError, EOFError) as error:
@@ -343,10 +342,9 @@ def _report_incomplete(
     for lack, (incomplete, consequence) in consequences.items():
         if incomplete:
             keys = ", ".join(sample.key for sample in incomplete[:3])
-            warn(
+            warn_of_input(
                 f"{source}: {len(incomplete)} of {len(samples)} samples have no {lack}, such as"
                 f" {keys}; {consequence}",
-                SuspectInputWarning,
             )
 
 

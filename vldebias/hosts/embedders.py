@@ -19,9 +19,8 @@ from torch.nn.functional import normalize
 from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,
-    SuspectInputWarning,
     UnsupportedHostError,
-    warn,
+    warn_of_input,
 )
 from vldebias.hosts.edits import TEXT
 from vldebias.hosts.host import BATCH, TEXTS, Host, numbers_of
@@ -272,10 +271,9 @@ class EmbeddedTexts(Host):
                 " three texts differ"
             )
         elif fitted is None or not fitted.texts:
-            warn(
+            warn_of_input(
                 f"{self.name}: the edit stores no text embeddings, so there is no way to check that"
                 " it was fitted on this model; fit it with vldebias.debias_queries(embed, prompts)",
-                SuspectInputWarning,
             )
             return
         else:

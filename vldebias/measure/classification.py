@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, need, warn_of_input
 from vldebias.measure.resampling import (
     Interval,
     Values,
@@ -323,13 +323,12 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     worst = found.worst
     if accuracy[lowest] < worst:
         group_code, class_code = divmod(int(cells[lowest]), len(classes))
-        warn(
+        warn_of_input(
             f"groups: the lowest accuracy of a group is {worst:.3g}, but a group contains several"
             f" classes, and the accuracy of class {classes[class_code]} within group"
             f" {names[group_code]} is {accuracy[lowest]:.3g} ({size[lowest]:,} rows). To include"
             " the class in the group, pass groups=[f'{label} {group}' for label, group in"
             " zip(labels, groups)]",
-            SuspectInputWarning,
         )
     return worst
 

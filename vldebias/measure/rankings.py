@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.measure.representation import counts_of_groups
 from vldebias.measure.resampling import Values, codes, vectors
 from vldebias.utils.arrays import Floats, Rows
@@ -162,10 +162,9 @@ def _ranking(
         )
     # With only one group, every ranking has a skew of 0.
     if len(names) < 2:
-        warn(
+        warn_of_input(
             f"groups: all rows are in {names.tolist()}, so every ranking is fair; pass n_groups="
             " if other groups may occur",
-            SuspectInputWarning,
         )
     if not isinstance(prior, str):
         shares = vectors(prior=prior)[0]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, need, warn_of_input
 from vldebias.measure.resampling import LEVEL, Interval, Values, codes, vectors, wilson_interval
 from vldebias.utils.arrays import Floats
 
@@ -313,7 +313,7 @@ def corrected_shares(
     elif len(lacking):
         reason = f"no image with the judge's answers {lacking.astype(str).tolist()} is labelled"
     if reason:
-        warn(f"people: {reason}; the intervals are wide, so label more images", SuspectInputWarning)
+        warn_of_input(f"people: {reason}; the intervals are wide, so label more images")
     overall = _weighted_shares(answered, worth, labelled_rows, answers)
     sizes, theta, counts = _strata(answers_of_judge, answered, worth, overall)
     # Each prior has the weight of one label. In the first, unseen errors are equally likely. In the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.hosts import CallLog, CallRecord, EditAttachment, Host
 from vldebias.projection.edit import Edit
 
@@ -93,10 +93,9 @@ def attach_edits(host: Host, edits: Mapping[str, Edit], settings: AttachSettings
     edits = host.edits_by_role(edits)
     for edit in edits.values():
         if not edit.provenance.space and not edit.provenance.fingerprint:
-            warn(
+            warn_of_input(
                 f"{host.name}: the projection does not record which model it was fitted on, so it"
                 " cannot be checked; fit it with vldebias.fit_projections(model, attribute)",
-                SuspectInputWarning,
             )
             break
     return EditAttachment(

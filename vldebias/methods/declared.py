@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from vldebias.errors import InvalidInputError
 
@@ -195,6 +196,11 @@ _DEFAULT = Declaration(
     module="vldebias.methods.presets",
 )
 
+_erasure = partial(Declaration, module="vldebias.methods.baselines.erasure", hosts=(MODELS,))
+_zero_shot = partial(
+    Declaration, module="vldebias.methods.baselines.zero_shot", hosts=(MODELS,), side="image"
+)
+
 _DECLARED = [
     _NONE,
     _closed_form(
@@ -228,47 +234,39 @@ _DECLARED = [
         color="#ff9da6",
         about="projects out the difference of the values and equalises their mean images",
     ),
-    Declaration(
+    _erasure(
         "leace",
         "LEACE of images",
         "makes the smallest change after which no linear probe can predict the attribute",
         "Belrose et al., 2023, Theorem 4.3",
         "#66c2a5",
-        module="vldebias.methods.baselines.erasure",
-        hosts=(MODELS,),
         needs=frozenset({Need.LABELS, Need.VALUES}),
         side="image",
     ),
-    Declaration(
+    _erasure(
         "sfid",
         "selective feature imputation",
         "replaces the dimensions that a random forest needs most to predict the attribute",
         "Jung et al., 2024",
         "#e7298a",
-        module="vldebias.methods.baselines.erasure",
-        hosts=(MODELS,),
         needs=frozenset({Need.LABELS, Need.VALUES, Need.PAIRS}),
         side="both",
     ),
-    Declaration(
+    _erasure(
         "spd",
         "subspace projection and neutral mean",
         "projects out the directions of linear probes, and adds the mean of ambiguous images",
         "Zhao et al., 2026",
         "#b15928",
-        module="vldebias.methods.baselines.erasure",
-        hosts=(MODELS,),
         needs=frozenset({Need.LABELS, Need.VALUES, Need.PAIRS}),
         side="both",
     ),
-    Declaration(
+    _erasure(
         "roboshot",
         "RoboShot",
         "removes the differences between values from images, and amplifies those between classes",
         "Adila et al., 2024, Algorithm 1",
         "#66a61e",
-        module="vldebias.methods.baselines.erasure",
-        hosts=(MODELS,),
         needs=frozenset({Need.VALUES}),
         side="image",
     ),
@@ -320,39 +318,30 @@ _DECLARED = [
         module="vldebias.methods.baselines.wording",
         needs=frozenset({Need.VALUES}),
     ),
-    Declaration(
+    _zero_shot(
         "tie",
         "TIE*, translated images",
         "moves images away from the text for their zero-shot value",
         "Lu et al., 2025 (TIE), Theorem 1",
         "#8da0cb",
-        module="vldebias.methods.baselines.zero_shot",
-        hosts=(MODELS,),
         needs=frozenset({Need.IMAGES, Need.VALUES}),
-        side="image",
     ),
-    Declaration(
+    _zero_shot(
         "sage",
         "SAGE, the best template",
         "scores each image by the prompt template that separates its classes best; needs class"
         " prompts and no attribute",
         "Ye et al., 2026 (SAGE), K = 1",
         "#a6761d",
-        module="vldebias.methods.baselines.zero_shot",
-        hosts=(MODELS,),
-        side="image",
     ),
-    Declaration(
+    _zero_shot(
         "dat",
         "DAT, scores over local density",
         "divides an image's score for a group by how densely the group's images lie around it;"
         " needs class prompts",
         "Hasanebrahimi et al., 2026 (DAT)",
         "#7570b3",
-        module="vldebias.methods.baselines.zero_shot",
-        hosts=(MODELS,),
         needs=frozenset({Need.LABELS, Need.VALUES}),
-        side="image",
     ),
     Declaration(
         "cross-attention",

@@ -40,10 +40,8 @@ def load_edit(
     """
     list(METHODS)  # importing all methods, including other packages', registers their kinds
     folder = find_folder(directory_or_repo, revision)
-    # A single edit is stored in the folder itself; a pipeline has one subfolder per role.
-    if (folder / WEIGHTS).exists():
-        return Edit.from_pretrained(folder)
+    # A pipeline has one subfolder per role; a single edit is stored in the folder itself.
     parts = sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
-    if not parts:
-        return Edit.from_pretrained(folder)  # raises an error that names the missing file
+    if not parts or (folder / WEIGHTS).exists():
+        return Edit.from_pretrained(folder)  # raises an error that names a missing file
     return {part.name: Edit.from_pretrained(part) for part in parts}

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.registry import Registry, check_callable
 
 if TYPE_CHECKING:
-    from vldebias.typing import AttributeLike, Features, ModelLike, PipelineLike, PromptSetLike
+    from vldebias.typing import AttributeLike, Features, ModelLike, PipelineLike
 
 LAM_OF_MODELS = 1000.0  # the paper's value for discriminative models (Table 7.3)
 LAM_OF_PIPELINES = 500.0  # the paper's value for pipelines, without P0 (sections 7.5 and 7.6)
@@ -417,16 +417,12 @@ class Problem:
         neutral: Sequence[str] = (),
     ) -> None:
         self.host = resolve(host)
-        names: list[PromptSetLike] = []
-        if isinstance(sets, list | tuple):
-            names += sets
-        else:
-            names.append(sets)  # type: ignore[arg-type]  # anything else is rejected below
+        names: Any = sets if isinstance(sets, list | tuple) else [sets]
         if not names:
             raise InvalidInputError(
                 "attribute: expected at least one prompt set, got an empty list"
             )
-        self.sets = tuple(load_prompts(name) for name in names)
+        self.sets = tuple(map(load_prompts, names))
         self._set_reference_and_bound(reference, max_loss)
         self._set_lam(lam)
         self.label = "+".join(prompt_set.name for prompt_set in self.sets)

@@ -227,10 +227,8 @@ class PromptSet:
     def _check_repetitions(self) -> None:
         """Raise InvalidInputError if a prompt, a pair or a word is listed twice."""
         variants = (*self.variants, *self.held_out_variants)
-        entries_of_key: dict[str, Sequence[object]] = {}
-        for i, group in enumerate(variants):
-            entries_of_key[f"variants[{i}]"] = group
-        entries_of_key |= {key: getattr(self, key) for key in _LISTS}
+        entries_of_key: dict[str, Sequence[object]] = {key: getattr(self, key) for key in _LISTS}
+        entries_of_key |= {f"variants[{i}]": group for i, group in enumerate(variants)}
         # A prompt may occur in several tuples, but not in both a training and a held-out one.
         trained = dict.fromkeys(chain(*self.variants))
         held_out = dict.fromkeys(chain(*self.held_out_variants))
@@ -249,8 +247,7 @@ class PromptSet:
                 " phrases after it"
             )
         words_of_key = {"adjectives": self.adjectives, "phrase": self.phrase}
-        for code, words in self.languages.items():
-            words_of_key[f"languages.{code}"] = words
+        words_of_key |= {f"languages.{code}": words for code, words in self.languages.items()}
         for key, word_of_value in words_of_key.items():
             different = set(word_of_value).symmetric_difference(self.attributes)
             if word_of_value and different:

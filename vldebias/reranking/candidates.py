@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.utils.arrays import refuse_masked
 
 Floats = NDArray[np.float64]
@@ -161,8 +161,7 @@ def warn_of_rows(is_broken: Mask, name: str, problem: str) -> None:
         problem: what is wrong with them, such as "are NaN".
     """
     if is_broken.any():
-        warn(
+        warn_of_input(
             f"{name}: {int(is_broken.sum()):,} of {len(is_broken):,} rows {problem}, the first in"
             f" row {int(is_broken.argmax())}; their group is unknown, so they keep their places",
-            SuspectInputWarning,
         )

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from vldebias.errors import (
     CLOSE_LABELS,
     InvalidInputError,
-    SuspectInputWarning,
     did_you_mean,
     explain_keywords,
-    warn,
+    warn_of_input,
 )
 from vldebias.reranking.candidates import (
     UNKNOWN,
@@ -404,10 +403,9 @@ def read_checked(
             f" {next(iter(candidates), None)!r}, got {strangers[0]!r}"
         )
     if strangers:
-        warn(
+        warn_of_input(
             f"checked: {len(strangers):,} of {len(codes):,} keys are no candidates and are left"
             f" out, such as {strangers[0]!r}",
-            SuspectInputWarning,
         )
     return codes
 
@@ -430,11 +428,10 @@ def _warn_of_distances(lists: Sequence[Floats]) -> None:
     """Warn if the scores of every query ascend, as distances of search results do."""
     are_ascending = all(bool((scores[1:] > scores[:-1]).all()) for scores in lists)
     if are_ascending and max(map(len, lists)) >= _MANY_SCORES:
-        warn(
+        warn_of_input(
             "rerank: the scores ascend from the first to the last candidate, as distances do, but"
             " the highest score is taken as the best; for distances, pass -distances (in `vldebias"
             " rerank` --columns distance=COLUMN)",
-            SuspectInputWarning,
         )
 
 
@@ -443,11 +440,10 @@ def _warn_of_uneven(groups: Groups) -> None:
     counts = np.bincount(groups.codes[groups.codes != UNKNOWN], minlength=len(groups.names))
     if counts.sum() >= _MANY_CANDIDATES and counts.max() >= _UNEVEN * counts.min():
         parts = [f"{count:,} {name}" for name, count in zip(groups.names, counts, strict=True)]
-        warn(
+        warn_of_input(
             f"rerank: shares='even', but the candidates are {', '.join(parts)}; in an uneven"
             " collection, even shares are further from its shares than most searches; use"
             " shares='pool', or index= for the first results of an index",
-            SuspectInputWarning,
         )
 
 
@@ -464,8 +460,7 @@ def warn_of_short(reports: Sequence[Report], remedy: str) -> None:
     query, lacking = short[0]
     words = ", ".join(f"{number} of {group!r}" for group, number in lacking.items())
     where = "" if len(reports) == 1 else f" (query {query}; {len(short)} of {len(reports)} queries)"
-    warn(
+    warn_of_input(
         f"rerank: too few candidates: {words} missing in the first"
         f" {len(reports[query].order)}{where}; {remedy}",
-        SuspectInputWarning,
     )

@@ -18,13 +18,7 @@ from vldebias.data.label_values import (
     written_alike,
 )
 from vldebias.data.labels import Labels, cross
-from vldebias.errors import (
-    CLOSE_LABELS,
-    InvalidInputError,
-    SuspectInputWarning,
-    did_you_mean,
-    warn,
-)
+from vldebias.errors import CLOSE_LABELS, InvalidInputError, did_you_mean, warn_of_input
 from vldebias.measure.resampling import distinct
 from vldebias.reranking.candidates import (
     UNKNOWN,
@@ -206,7 +200,7 @@ def _check_names(labels: Labels, where: str) -> None:
             " if these are ages or scores, group them first"
         )
     if problems:
-        warn(f"{where}: {'; also '.join(problems)}", SuspectInputWarning)
+        warn_of_input(f"{where}: {'; also '.join(problems)}")
 
 
 def _factorised(values: object) -> tuple[list[Hashable], NDArray[np.intp]]:

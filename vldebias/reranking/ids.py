@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.reranking.candidates import UNKNOWN, Rows
 
 _LARGEST = np.iinfo(np.int64).max
@@ -91,10 +91,9 @@ def _check_keys(ids: Mapping[Any, int], labels: Mapping[Any, object]) -> None:
             f" {next(iter(labels), None)!r}"
         )
     if missing:
-        warn(
+        warn_of_input(
             f"labels: {len(missing)} of {len(ids)} ids have no label, such as {missing[0]!r}, and"
             " count as unknown; add them, or map them to None if they belong to no group",
-            SuspectInputWarning,
         )
 
 

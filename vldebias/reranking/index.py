@@ -21,10 +21,9 @@ from vldebias.errors import (
     REMOVED,
     InvalidInputError,
     ProjectionMismatchError,
-    SuspectInputWarning,
     explain_keywords,
     shortened,
-    warn,
+    warn_of_input,
 )
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.reranking.candidates import UNKNOWN, Floats, Mask, as_floats, unit_products
@@ -278,9 +277,7 @@ class IndexGroups:
         problem = doubt and f"{doubt}, so the results of searches keep their order"
         problem = problem or _disagreement_of_halves(self.predict(rows[people]))
         if problem:
-            warn(
-                f"within: {problem}; expected random vectors with this filter", SuspectInputWarning
-            )
+            warn_of_input(f"within: {problem}; expected random vectors with this filter")
         shares, near_shares = _shares(attributes, cosines)
         return replace(
             self, attributes=tuple(attributes), shares=shares, near_shares=near_shares, doubt=doubt

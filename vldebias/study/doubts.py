@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from vldebias.data import Embeddings, cross
 from vldebias.data.label_values import odd_values
 from vldebias.data.rows import UnitRows
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, need, warn_of_input
 from vldebias.hosts import Host
 from vldebias.hosts.edits import TEXT
 from vldebias.methods.diagnostics import spread_along
@@ -60,18 +60,16 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
     # If nine in ten rows are duplicates, the array is constant or was tiled by mistake. Some
     # duplicates are normal in scraped data.
     if different <= max(1, len(sample) // 10) < len(sample):
-        warn(
+        warn_of_input(
             f"features: got only {different} different rows among {len(sample)}, so many scores are"
             " tied and ranked by row number; expected a separate row for each image",
-            SuspectInputWarning,
         )
     # Every row of CLIP features contains positive and negative entries, so rows without a negative
     # entry do not come from such a model.
     if not (sample < 0).any():
-        warn(
+        warn_of_input(
             "features: got no negative numbers, as in pixels or after a ReLU; expected the output"
             " of a model's image tower, which contains positive and negative numbers",
-            SuspectInputWarning,
         )
 
 
@@ -94,7 +92,7 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         problems_of_column[" x ".join(columns)] = odd_values(intersection, {})
     for column, problems in problems_of_column.items():
         if problems:
-            warn(f"labels {column}: " + "; also ".join(problems), SuspectInputWarning)
+            warn_of_input(f"labels {column}: " + "; also ".join(problems))
 
 
 def _embedded(prompts: Sequence[str], texts: Host) -> list[str]:
@@ -128,10 +126,9 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     # A random direction in d dimensions has a cosine of about 1 / sqrt(d) with any other.
     has_own_mean = cosine < FOREIGN / sqrt(sample.shape[1])
     if spread and deviations < FOREIGN and has_own_mean:
-        warn(
+        warn_of_input(
             f"image and text features look unaligned (variance ratio {spread:.2g}, cosine of means"
             f" {cosine:.2f}), as if from different models; embed both with the same model",
-            SuspectInputWarning,
         )
 
 
@@ -178,10 +175,9 @@ def doubt_chance(
         reason = (
             "no more than chance; check that images, text and labels match and have the same order"
         )
-    warn(
+    warn_of_input(
         f"{description} predict {right:.0%} of {int(n.sum())} images correctly on average over"
         f" values, {reason}",
-        SuspectInputWarning,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, expected_one_of, warn
+from vldebias.errors import InvalidInputError, expected_one_of, warn_of_input
 from vldebias.hosts import EditAttachment, attachment_of
 from vldebias.hosts.edits import TEXT
 from vldebias.methods import Method, Rerank, get_compared
@@ -258,10 +258,9 @@ def _with_attachment(
     if attachment is None:
         return defaults if methods is None else methods
     if methods is not None:
-        warn(
+        warn_of_input(
             "model: got a model with an attachment that is not among the methods; omit methods= to"
             " measure the attachment, or add its edit to the methods",
-            SuspectInputWarning,
         )
         return methods
     if not isinstance(attachment, EditAttachment) or TEXT not in attachment.projections:

@@ -22,7 +22,7 @@ from vldebias.data.folders import files_below, is_picture, left_out_of
 from vldebias.data.labels import Labels
 from vldebias.data.rows import Shards, digest_of, is_clip_retrieval, is_pattern
 from vldebias.data.sources import list_data, open_data
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
+from vldebias.errors import InvalidInputError, did_you_mean, need, warn_of_input
 from vldebias.hosts import Host, TextTable
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.edits import TEXT
@@ -230,11 +230,10 @@ class Inputs(Mapping[str, Any]):
         skipped: Sequence[Mapping[str, str]] = rows.about.get("skipped") or []
         share = len(skipped) / len(images)
         if share > _MANY_UNREADABLE:
-            warn(
+            warn_of_input(
                 f"{name}: {len(skipped)} of {len(images)} images ({share:.0%}) cannot be read and"
                 f" are left out of all results, such as {skipped[0]['id']}"
                 f" ({skipped[0]['reason']}); repair or remove these files",
-                SuspectInputWarning,
             )
         return rows
 

@@ -56,17 +56,11 @@ def read_rows(text: str, ending: str, source: str, *, separator: str | None = No
         # The first row contains the column names.
         return Rows(names, cells, [f"{source}: row {n}" for n in range(2, len(cells) + 2)])
     values, locations = located_values(text, ending, source)
-    cells = []
-    for value, location in zip(values, locations, strict=True):
-        if not isinstance(value, dict):
-            raise InvalidInputError(
-                f"{location}: expected an object with a value per column, got {str(value)[:40]!r}"
-            )
-        cells.append(flat(value, location))
+    cells = [flat(value, location) for value, location in zip(values, locations, strict=True)]
     return Rows(names_of(cells), cells, locations)
 
 
-def flat(row: Mapping[str, JSON], source: str) -> Row:
+def flat(row: object, source: str) -> Row:
     """Flatten a row's nested objects into columns with dotted names.
 
     Lists are not flattened. An empty object becomes an empty cell, so that its column does not
@@ -77,11 +71,15 @@ def flat(row: Mapping[str, JSON], source: str) -> Row:
         source: the row's location, which is named in messages.
 
     Raises:
-        InvalidInputError: If two values have the same dotted name.
+        InvalidInputError: If it is no object, or two values have the same dotted name.
 
     >>> flat({"id": 1, "payload": {"gender": "male", "face": {"age": 30}}}, "points.jsonl:1")
     {'id': 1, 'payload.gender': 'male', 'payload.face.age': 30}
     """
+    if not isinstance(row, Mapping):
+        raise InvalidInputError(
+            f"{source}: expected an object with a value per column, got {str(row)[:40]!r}"
+        )
     cells: Row = {}
     # Avoid recursion, because JSON may be nested more deeply than Python's stack allows.
     pending: list[tuple[str, JSON]] = list(row.items())[::-1]
@@ -194,7 +192,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
         return row[column]
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):
-        value = _opened(row.get(".".join(parts[:length])))
+        value = parsed_cell(row.get(".".join(parts[:length])))
         if not isinstance(value, (list, Mapping)):
             continue
         for part in parts[length:]:
@@ -208,7 +206,7 @@ def cell_of(row: Mapping[str, JSON], name: str) -> JSON:
     return None
 
 
-def _opened(cell: JSON) -> JSON:
+def parsed_cell(cell: JSON) -> JSON:
     """Parse a cell that contains JSON as text, and return other cells unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith(("{", "[")):
         return cell

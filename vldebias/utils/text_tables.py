@@ -16,7 +16,7 @@ from itertools import compress, islice
 from pathlib import Path
 from typing import Literal
 
-from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.errors import InvalidInputError, need, warn_of_input
 
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
 _FULL_WIDTH = ("\uff0c", "\uff1b")  # comma and semicolon on Chinese and Japanese keyboards
@@ -225,10 +225,9 @@ def _guessed(content: bytes, source: str, error: UnicodeDecodeError) -> str:
             f" detected; {_REMEDY}"
         ) from None
     sample = next(row for row in text.splitlines() if not row.isascii())
-    warn(
+    warn_of_input(
         f"{source}: not UTF-8, read as {encoding}, such as {sample[:60]!r}; if letters look wrong,"
         f" {_REMEDY}",
-        SuspectInputWarning,
     )
     return text
 
@@ -281,9 +280,8 @@ def split_rows(
                 f" {_name_of(separator)} or a quote in quotes, and double the quotes inside"
             ) from None
         broken = []
-        warn(
+        warn_of_input(
             f"{source}: quotes are not closed, so they were read as normal characters",
-            SuspectInputWarning,
         )
     if not rows:
         raise InvalidInputError(f"{source}: is empty; expected column names in the first line")
@@ -293,17 +291,15 @@ def split_rows(
             f"{source}: expected unique column names in the first line, got {rows[:1]}"
         )
     if short:
-        warn(
+        warn_of_input(
             f"{source}: {len(short)} of {len(rows) - 1} rows lack their last cell"
             f" ({rows[0][-1]!r}), which was read as empty; the first is in line {above + short[0]}",
-            SuspectInputWarning,
         )
     if broken:
-        warn(
+        warn_of_input(
             f"{source}: {len(broken)} rows have a cell with a line break, the first in line"
             f" {above + broken[0]}. If the text should be on one line, a quote is missing there,"
             " and rows were merged into the cell",
-            SuspectInputWarning,
         )
     return rows
 
@@ -317,9 +313,8 @@ def _without_empty_ends(rows: list[list[str]], source: str) -> list[list[str]]:
     while filled > 1 and len(rows[0]) > 1 and not any(rows[filled - 1]):
         filled -= 1
     if filled < len(rows):
-        warn(
+        warn_of_input(
             f"{source}: ignored {len(rows) - filled} empty rows at the end",
-            SuspectInputWarning,
         )
     rows = [[name.strip() for name in rows[0]], *rows[1:filled]]
     has_cells = [any(column) for column in zip(*rows, strict=True)]
@@ -349,10 +344,9 @@ def _without_preamble(text: str, source: str) -> tuple[str, int, str | None]:
     while above + 1 < len(lines) and re.match(r"#\s+[^,;|\t]*$", lines[above].rstrip("\r\n")):
         above += 1
     if above:
-        warn(
+        warn_of_input(
             f"{source}: ignored {above} comment lines above the table, such as"
             f" {lines[0].strip()[:60]!r}",
-            SuspectInputWarning,
         )
     return "".join(lines[above:]) + text[_SAMPLE:], above, None
 

@@ -27,10 +27,10 @@ from weakref import WeakSet
 
 from vldebias.errors import (
     InvalidInputError,
-    SuspectInputWarning,
     UnseenValueWarning,
     explain_keywords,
     warn,
+    warn_of_input,
 )
 from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
@@ -172,10 +172,9 @@ def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
     if not isinstance(prompts, str):
         return prompts
     if re.fullmatch(r"\S+\.(txt|csv|tsv|jsonl?|parquet)", prompts):
-        warn(
+        warn_of_input(
             f"prompts: got the file name {prompts!r}, which is balanced as a prompt; pass its"
             " lines, or use `vldebias prompts balance`",
-            SuspectInputWarning,
         )
     return [prompts]
 

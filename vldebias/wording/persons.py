@@ -161,9 +161,7 @@ class PersonReader:
     def _may_get_value(self, prompt: str) -> bool:
         """Return whether anybody in a prompt may get a value if `decide` overrules the facts."""
         persons = self.persons(prompt)
-        if isinstance(persons, str):
-            return False
-        return any(map(_is_open_or_fixed, persons))
+        return not isinstance(persons, str) and any(map(_is_open_or_fixed, persons))
 
     # ---- reading a prompt
 

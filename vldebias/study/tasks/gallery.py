@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data import Labels
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.measure.metric import computed
 from vldebias.measure.rankings import max_skews, resampled_places, resampled_quota
 from vldebias.measure.resampling import resampled_weights
@@ -213,12 +213,11 @@ class Gallery:
         """
         if not self.other_prior or chance <= model_skew:
             return
-        warn(
+        warn_of_input(
             f"MaxSkew@{k}: {chance:.3f} for a random ranking of this gallery, {model_skew:.3f} for"
             f" the model. The gallery itself is skewed ({counted(self.size_of_group)}), which no"
             " text edit can change. Use the same number of images for each group, or measure"
             " against the gallery's own shares (prior='dataset').",
-            SuspectInputWarning,
         )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.prompts.english.words import read_lists
+from vldebias.wording.english.text import with_capitals_of
 from vldebias.wording.language import Assignment, Language, Mention, Replacement
 from vldebias.wording.reasons import NO_PERSON, NOT_PLAIN, context_reason
 
@@ -152,12 +153,8 @@ class Words:
     def has(self, token: Token) -> bool:
         """Return whether a word matches the list."""
         low = token.low
-        if low in self._words:
-            return True
-        return bool(
-            (self._stems and low.startswith(self._stems))
-            or (self._endings and low.endswith(self._endings))
-        )
+        has_part = low.startswith(self._stems) or low.endswith(self._endings)
+        return has_part or low in self._words
 
     def length_at(self, tokens: Sequence[Token], i: int) -> int:
         """Return how many words from word i match an entry of the list, or 0."""
@@ -725,13 +722,9 @@ class Table(Language):
             text, listed = text.replace("'", "\u2019"), listed.replace("'", "\u2019")
         if head == listed:
             return text + tail
-        if source.isupper() and len(source) > 1:
-            return (text + tail).upper()
         if head.islower():
             return text.lower() + tail
-        if source[0].isupper():
-            text = text[0].upper() + text[1:]
-        return text + tail
+        return with_capitals_of(source, text + tail)
 
     def _word_of(self, value: Any, attribute: Attribute) -> str:
         """Return the word for a value, or "" if the language does not have one."""

@@ -73,7 +73,7 @@ class Line:
         cost = self.rows.loc[self.row, metric]
         text = f"{title} {cost.before:.2f} to {cost.value:.2f}"
         if cost.verdict != "worse":
-            text = f"{'also better' if cost.verdict == 'better' else 'no clear loss'}: {text}"
+            text = f"{'no loss' if cost.verdict == 'better' else 'no clear loss'}: {text}"
         else:
             text = f"cost: {text}"
             if cost.high - cost.low > 0.1:  # a narrower one would not change what readers think
@@ -100,7 +100,7 @@ class Line:
                 gains.append(text)
             else:
                 kept.append(text)
-        parts = {"cost": costs, "no clear loss": kept, "also better": gains}
+        parts = {"cost": costs, "no clear loss": kept, "no loss": gains}
         return "<br>".join(f"{name}: {', '.join(part)}" for name, part in parts.items() if part)
 
 

@@ -97,7 +97,7 @@ def promises() -> str:
             "skew above chance removed (galleries whose results keep their order included)",
             _percent(_row(cells, "removed", RERANK)),
         ],
-        ["cost, where results change: retained hits after and before", _retained()],
+        ["cost, where results change: retained hits", _retained()],
         ["queries that state a value and keep their results", f"{same:,} of {total:,}"],
     ]
     return table(*lines, note=f"From `eval/results/{NAME}.json`.")
@@ -115,7 +115,7 @@ def _retained() -> str:
         if (method, metric) == (RERANK, "stay") and value[task, kind, method, metric] < 1
     ]
     means = []
-    for method, metric in ((RERANK, "retained"), (NONE, "retained"), (RERANK, "stay")):
+    for method, metric in ((NONE, "retained"), (RERANK, "retained"), (RERANK, "stay")):
         values = [value[task, kind, method, metric] for task, kind in changed]
         means.append(sum(values) / len(values))
-    return f"{means[0]:.2f} and {means[1]:.2f}; {means[2]:.2f} of the first k stay"
+    return f"{means[0]:.2f} to {means[1]:.2f}; {means[2]:.2f} of the first k stay"

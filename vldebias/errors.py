@@ -6,6 +6,7 @@ import ast
 import difflib
 import functools
 import inspect
+import re
 import sys
 import sysconfig
 import traceback
@@ -15,7 +16,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, UnionType
 from typing import Any, ParamSpec, TypeVar
 
 from vldebias import programs
@@ -147,6 +148,25 @@ def one_line(error: Exception) -> str:
     if not isinstance(error, VldebiasError):
         text = f"{type(error).__name__}: {text}"
     return shortened(text, 500)
+
+
+def check_kind(
+    name: str, value: object, kinds: type | UnionType | tuple[type, ...], expected: str
+) -> None:
+    """Raise an error unless an argument has one of some types.
+
+    Args:
+        name: the name of the argument.
+        value: its value.
+        kinds: the types.
+        expected: what the argument should be.
+
+    Raises:
+        InvalidInputError: If the value has another type.
+    """
+    if not isinstance(value, kinds):
+        got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
+        raise InvalidInputError(f"{name}: got {shortened(got, 60)}; expected {expected}")
 
 
 def missing(package: str) -> MissingPackageError:
@@ -356,7 +376,9 @@ def did_you_mean(
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    close = [new for new in RENAMED.get(str(name), ()) if new.lower() in name_of_lower]
+    successors_of_name = {old.replace("_", ""): new for old, new in RENAMED.items()}
+    successors = successors_of_name.get(re.sub("[-_ ]", "", str(name).lower()), ())
+    close = [new for new in successors if new.lower() in name_of_lower]
     if not close:
         lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=cutoff)
         close = [name_of_lower[match] for match in lower]

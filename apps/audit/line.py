@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from vldebias.data.label_values import names_no_group
 from vldebias.data.tables import read_table
 from vldebias.errors import (
     InvalidInputError,
@@ -20,6 +19,7 @@ from vldebias.errors import (
 from vldebias.measure.resampling import LEVEL
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Floats
+from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import numpy as np
 
 from vldebias.data.caption_cells import says_something
 from vldebias.data.folders import is_picture
-from vldebias.data.label_values import misspelt, names_of_unknown, plain
+from vldebias.data.label_values import misspelt, names_of_unknown
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, need, warn
 from vldebias.measure.metric import SHARE, get_metric
@@ -32,6 +32,7 @@ from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.conclusion import skin_sentence
 from vldebias.report.result import Result
 from vldebias.utils.files import digest, read_json
+from vldebias.utils.label_words import plain
 from vldebias.utils.phrases import lacking, listed_words, quantity
 from vldebias.utils.pictures import decode
 

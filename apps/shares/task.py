@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from vldebias.data import Labels
-from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group, odd_values
+from vldebias.data.label_values import groups_as_many_as_rows, matched, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import (
@@ -36,6 +36,7 @@ from vldebias.measure.shares import NOT_LABELLED
 from vldebias.study.task import Task, register_task
 from vldebias.study.tasks.share_rows import ABOUT_GAP, ShareRows
 from vldebias.utils.files import digest
+from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name

@@ -88,6 +88,11 @@ def embed_images(
     >>> embed_images(open_world("portraits", n=60), encoder)  # doctest: +SKIP
     Embeddings(60 images of width 256, columns ['gender'])
     """
+    if not hasattr(encoder, "preprocessing"):
+        raise InvalidInputError(
+            f"encoder: got {type(encoder).__name__}; expected"
+            " vldebias.hosts.clip.images.image_encoder(model, preprocess)"
+        )
     if not isinstance(data, ImageData):
         raise InvalidInputError(
             f"data: expected images with random access, got {type(data).__name__}; open the data"

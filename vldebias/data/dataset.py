@@ -231,7 +231,7 @@ class NoImagesError(InvalidInputError):
 def file_images(
     name: str,
     split: str,
-    root: Path,
+    root: str | Path,
     files: Sequence[str],
     labels: Mapping[str, Labels],
     *,
@@ -261,6 +261,7 @@ def file_images(
     >>> data.ids, data.labels["gender"].counts
     (('a.jpg', 'b.jpg'), {'female': 1, 'male': 1})
     """
+    root = Path(root)
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
     refuse_encoded(name, files)

@@ -157,6 +157,14 @@ def _of_lines(text: str, where: str) -> PromptList:
     if any(_OPTIONS.match(line.strip()) for line in lines):
         return _of_options(lines, where)
     lines = [line.strip(" \t\r\ufeff") for line in lines]
+    for separator, ending in ((",", ".csv"), (";", ".csv"), ("\t", ".tsv")):
+        cells = lines[0].split(separator)
+        is_header = len(cells) > 1 and all(map(str.isidentifier, cells))
+        if is_header and fitting_columns(cells, COLUMNS):
+            raise InvalidInputError(
+                f"{where}: got a table, whose first line is {lines[0][:60]!r}; expected one prompt"
+                f" per line; save it with the ending {ending}"
+            )
     prompts = [_unquoted(line) for line in lines if line and not _COMMENT.match(line)]
     if not prompts:
         raise InvalidInputError(f"{where}: got no prompts; expected one per line")

@@ -21,6 +21,7 @@ from vldebias.errors import (
     ProjectionMismatchError,
     SuspectInputWarning,
     UnsupportedHostError,
+    one_line,
     warn,
 )
 from vldebias.hosts.edits import TEXT
@@ -188,7 +189,16 @@ class EmbeddedTexts(Host):
         blocks = []
         for start in range(0, len(different), embedder.batch):
             batch = different[start : start + embedder.batch]
-            vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
+            try:
+                embedded = self._embed(batch)
+            except (AttributeError, TypeError) as error:
+                raise InvalidInputError(
+                    f"embed: {self.name} got a list of {len(batch)} texts, and raised"
+                    f" {one_line(error)}; expected a function of a list of texts, such as lambda"
+                    " texts: [embed(text) for text in texts], or for a model that takes tokens,"
+                    " lambda texts: model.encode_text(tokenizer(texts))"
+                ) from error
+            vectors = read_vectors(embedded, "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
         # Edits depend on the direction of a vector, so it must be finite and not zero.

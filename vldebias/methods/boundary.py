@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data.label_values import CLASS, names_no_group
+from vldebias.data.label_values import CLASS
 from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.hosts.edits import IMAGE
@@ -37,6 +37,7 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Codes, Floats
+from vldebias.utils.label_words import names_no_group
 
 FEWEST_UNLABELLED = 100  # with fewer distinct images, two parts appear by chance
 APART = 3.5  # at a distance of 2.5 deviations, one class is sometimes cut in two

@@ -631,7 +631,8 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
             _refuse_name(name_or_path)
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
-    return _checked(read_yaml(path), path.stem, str(path))
+    content = read_yaml(path)
+    return _checked(content, str(content.pop("name", path.stem)), str(path))
 
 
 def _check_mapping(content: Mapping[str, object]) -> None:
@@ -650,7 +651,8 @@ def _check_mapping(content: Mapping[str, object]) -> None:
         raise InvalidInputError(
             f"attribute: got words for the values {', '.join(map(str, content))}; expected a prompt"
             f" set: vldebias.make_prompt_set('custom', {shortened(str(words), 200)},"
-            " concepts=['doctor', 'nurse'])"
+            " concepts=['doctor', 'nurse']); if the words are not adjectives, balanced prompts also"
+            " need phrase=, such as {'with': 'with glasses', 'without': 'without glasses'}"
         )
 
 
@@ -670,7 +672,7 @@ def _refuse_name(name: str) -> None:
             " vldebias.balance_prompts(prompts, attribute)"
         )
     if kind_of_path(name) == "edit":
-        check_path(name, "model")  # the error says what the folder is
+        check_path(name)  # the error says what the folder is
     if Path(name).suffix:
         raise InvalidInputError(
             f"attribute: got the file {name!r}; expected a prompt set, such as 'gender', or its"
@@ -695,7 +697,10 @@ def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
         problem: object = explain(error, "", Recipe.model_fields)
     except ValueError as error:
         problem = error
-    raise InvalidInputError(f"{place}: {problem}; see help(vldebias.make_prompt_set)")
+    raise InvalidInputError(
+        f"{place}: {problem}; see help(vldebias.make_prompt_set),"
+        " or let `vldebias prompts new` write the file"
+    )
 
 
 def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe

@@ -14,6 +14,7 @@ from vldebias.errors import (
     CLOSE_LABELS,
     InvalidInputError,
     SuspectInputWarning,
+    check_kind,
     did_you_mean,
     explain_keywords,
     warn,
@@ -137,6 +138,12 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         by_row, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
         labels = None if labels is None else cast("ColumnLike", by_row)
     n = int(rows.max(initial=UNKNOWN)) + 1
+    check_kind(
+        "index",
+        index,
+        IndexGroups | str | Path | None,
+        "queries.index or its saved file; vectors of an index are the reference= of debias_queries",
+    )
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
     if ids is not None and len(groups.codes) < n:

@@ -107,6 +107,8 @@ def load_host(
             loaded = Loaded(miniature.load_pipeline(), name)
         else:
             load = need("diffusers").DiffusionPipeline.from_pretrained
+            # diffusers only loads parts from other packages if these are imported.
+            import_module("vldebias.miniature.autoencoder")
             loaded = Loaded(load(name, **NO_CODE), name)
         if pipeline is not None:
             _shorten_logs(loaded.host)

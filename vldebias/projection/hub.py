@@ -40,6 +40,19 @@ _UNREACHED = (
     "root cause in the stacktrace above",
 )
 
+# What messages of libraries mean, which name their own classes or a website.
+_MEANINGS = {
+    "Can't load (?:image )?processor": (
+        "it has no preprocessor_config.json; save the processor there: processor.save_pretrained"
+    ),
+    r"checkpoint file for '[^']*?([^'/]+/[^'/]+)'": (
+        r"\1 is damaged or incomplete; download it again"
+    ),
+    r"expected \[.*'(tokenizer|scheduler|unet|vae|text_encoder)'.*but only \{(?!.*'\1')": (
+        r"its model_index.json names no \1; save the pipeline there with all of its parts"
+    ),
+}
+
 
 @contextmanager
 def offline_reason(name: str | Path | None = None) -> Iterator[str]:
@@ -115,6 +128,9 @@ def reason(error: BaseException) -> str:
         return _differing_keys(text)
     if any(words in text for words in _UNREACHED):
         return "it is not in this machine's cache, and the hub cannot be reached"
+    for pattern, meaning in _MEANINGS.items():
+        if found := re.search(pattern, text):
+            return found.expand(meaning)
     first = text.strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"

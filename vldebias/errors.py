@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType, UnionType
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from vldebias import programs
@@ -150,22 +150,20 @@ def one_line(error: Exception) -> str:
     return shortened(text, 500)
 
 
-def check_kind(
-    name: str, value: object, kinds: type | UnionType | tuple[type, ...], expected: str
-) -> None:
+def check_kind(name: str, value: object, kinds: Any, expected: str) -> None:
     """Raise an error unless an argument has one of some types.
 
     Args:
         name: the name of the argument.
         value: its value.
-        kinds: the types.
+        kinds: the types, as for `isinstance`.
         expected: what the argument should be.
 
     Raises:
         InvalidInputError: If the value has another type.
     """
     if not isinstance(value, kinds):
-        got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
+        got = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
         raise InvalidInputError(f"{name}: got {shortened(got, 60)}; expected {expected}")
 
 
@@ -313,7 +311,8 @@ def _reexports(package: str) -> dict[str, str]:
     return home_of_name
 
 
-# Other words for a name: words that people use for an attribute, a parameter or a loss.
+# Other words for a name, without hyphens: words that people use for an attribute, a parameter or
+# a loss.
 RENAMED = {
     "sex": ("gender",),
     "genre": ("gender",),
@@ -323,8 +322,8 @@ RENAMED = {
     "sets": ("attribute",),
     "groups": ("people", "variants"),
     "expected": ("quota",),
-    "learning_rate": ("lr",),
-    "generalized_cross_entropy": ("gce",),
+    "learningrate": ("lr",),
+    "generalizedcrossentropy": ("gce",),
 }
 
 _BALANCE_FIRST = (
@@ -376,8 +375,7 @@ def did_you_mean(
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    successors_of_name = {old.replace("_", ""): new for old, new in RENAMED.items()}
-    successors = successors_of_name.get(re.sub("[-_ ]", "", str(name).lower()), ())
+    successors = RENAMED.get(re.sub("[-_ ]", "", str(name).lower()), ())
     close = [new for new in successors if new.lower() in name_of_lower]
     if not close:
         lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=cutoff)

@@ -442,11 +442,6 @@ def _columns(
     for role, values in (("labels", labels), ("groups", groups)):
         if values is None:
             continue
-        if isinstance(values, str) and not data.labels:
-            raise InvalidInputError(
-                f"{role}: got the name {values!r}, but the features have no columns of labels;"
-                f" expected the {len(data)} values, or Embeddings.from_arrays(features, labels)"
-            )
         if isinstance(values, str):
             columns[role] = Column(values, data.column(values))
         else:

@@ -271,13 +271,9 @@ def _report(
     from vldebias.projection.provenance import Provenance
 
     if save is not None and kind_of_path(save / role) == "edit":
-        earlier = load_edit(save / role)
-        attribute = None if isinstance(earlier, dict) else earlier.provenance.attribute
-        if attribute != edit.provenance.attribute:
-            raise InvalidInputError(
-                f"--out {save}: contains an edit for {attribute!r}; choose another folder, or"
-                " delete it to start again"
-            )
+        earlier: Any = load_edit(save / role)
+        if earlier.provenance.attribute != edit.provenance.attribute:
+            raise InvalidInputError(f"--out {save}: contains {earlier!r}; choose another folder")
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}
     if isinstance(edit, CrossAttentionEdit):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -212,9 +211,8 @@ def _read(
                 if option == "--columns score=COLUMN":
                     option += ", or distances with --columns distance=COLUMN"
                 hint = did_you_mean(name, list(row.cells), f"name it with {option}")
-                numbers = [name for name in row.cells if re.fullmatch(r"[\d.]+", name)]
-                if numbers:
-                    hint = f"{numbers[0]} looks like a result; add a first line with column names"
+                if any(cell.replace(".", "").isdigit() for cell in row.cells):
+                    hint = "the first line looks like a result; add one with the columns' names"
                 raise InvalidInputError(
                     f"{row.location}: no column {name!r} in {list(row.cells)}; {hint}"
                 )

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from vldebias.data.tables import as_texts
 from vldebias.errors import CLOSE_LABELS, InvalidInputError, Lazily, did_you_mean
 from vldebias.utils.arrays import refuse_masked
-from vldebias.utils.texts import refuse_frame
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +105,6 @@ class Labels:
         if isinstance(values, Labels):
             return values
         refuse_masked(values, "labels")
-        refuse_frame(values, "labels")
         try:
             array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         except ValueError:

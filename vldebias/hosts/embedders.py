@@ -193,10 +193,9 @@ class EmbeddedTexts(Host):
                 embedded = self._embed(batch)
             except (AttributeError, TypeError) as error:
                 raise InvalidInputError(
-                    f"embed: {self.name} got a list of {len(batch)} texts, and raised"
-                    f" {one_line(error)}; expected a function of a list of texts, such as lambda"
-                    " texts: [embed(text) for text in texts], or for a model that takes tokens,"
-                    " lambda texts: model.encode_text(tokenizer(texts))"
+                    f"embed: got a list of {len(batch)} texts, and raised {one_line(error)};"
+                    " expected a function of a list of texts, such as lambda texts: [embed(text)"
+                    " for text in texts], or lambda texts: model.encode_text(tokenizer(texts))"
                 ) from error
             vectors = read_vectors(embedded, "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())

@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import RENAMED, InvalidInputError, explain_keywords, shortened
+from vldebias.errors import RENAMED, InvalidInputError, check_kind, explain_keywords, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
@@ -621,11 +621,8 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         _check_mapping(content)
         name = str(content.pop("name", "custom"))
         return _checked(content, name, name)
-    if not isinstance(name_or_path, str | Path):
-        raise InvalidInputError(
-            f"attribute: got {shortened(repr(name_or_path), 60)}; expected a prompt set, such as"
-            " 'gender' (see vldebias.list_prompts()), its .yaml file, or a list of sets"
-        )
+    expected = "a prompt set, such as 'gender' (see vldebias.list_prompts()), or its .yaml file"
+    check_kind("attribute", name_or_path, str | Path, expected)
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         if name_or_path not in packaged("prompts"):
             _refuse_name(name_or_path)

@@ -36,7 +36,6 @@ from vldebias.reranking.candidates import (
 from vldebias.reranking.nearest import borders_of, labels_and_margins, shares_near
 from vldebias.utils.arrays import refuse_masked
 from vldebias.utils.label_words import names_no_group, written_alike
-from vldebias.utils.texts import refuse_frame
 
 POOL, EVEN = "pool", "even"
 ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
@@ -84,7 +83,6 @@ class Groups:
                 f"{where}: got the text {labels!r}; expected a group for each candidate"
             )
         refuse_masked(labels, where)
-        refuse_frame(labels, where)
         different, code_of_row = _factorised(labels)
         texts = [str(value).strip() for value in different]
         unknown = set()

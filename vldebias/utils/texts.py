@@ -17,24 +17,6 @@ def is_frame(source: Any) -> bool:
     return hasattr(source, "iterrows")
 
 
-def refuse_frame(values: Any, name: str) -> None:
-    """Raise an error for a data frame, which is passed in place of one of its columns.
-
-    Args:
-        values: any object.
-        name: the name of the argument, for messages.
-
-    Raises:
-        InvalidInputError: If it is a data frame.
-    """
-    if is_frame(values):
-        columns = list(map(str, values.columns))
-        raise InvalidInputError(
-            f"{name}: got a data frame with columns {columns}; expected one of its columns, such as"
-            f" frame[{columns[0] if columns else 'prompt'!r}]"
-        )
-
-
 def checked_texts(prompts: Any, name: str = "prompts") -> tuple[str, ...]:
     """Validate texts and return them as a tuple of strings.
 
@@ -46,7 +28,11 @@ def checked_texts(prompts: Any, name: str = "prompts") -> tuple[str, ...]:
         InvalidInputError: If `prompts` is a data frame or not an ordered collection, or if an entry
             is not a valid string.
     """
-    refuse_frame(prompts, name)
+    if is_frame(prompts):
+        raise InvalidInputError(
+            f"{name}: got a data frame with columns {list(map(str, prompts.columns))}; expected"
+            " strings. Pass one of its columns, such as frame['prompt']"
+        )
     # A set has no order, and iterating over a string would yield characters.
     is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
     if is_no_list or not isinstance(prompts, Iterable):

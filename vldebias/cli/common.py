@@ -370,10 +370,9 @@ def check_out(folder: Path | None, name: str = "", tables: Sequence[Path] = ()) 
         measured = {table for part in earlier.get("protocols", ()) for table in part["data"]}
         is_other_table = measured and not measured >= {table.name for table in tables}
         if earlier.get("name") != name or is_other_table:
-            run = earlier.get("command") or f"a run of {earlier.get('name')}"
             raise InvalidInputError(
-                f"--out {folder}: contains the result of {run}; choose another folder, or delete it"
-                " to start again"
+                f"--out {folder}: contains the result of {earlier.get('command') or 'another run'};"
+                " choose another folder, or delete it to start again"
             )
 
 

@@ -272,8 +272,9 @@ def _report(
 
     if save is not None and kind_of_path(save / role) == "edit":
         earlier: Any = load_edit(save / role)
-        if earlier.provenance.attribute != edit.provenance.attribute:
-            raise InvalidInputError(f"--out {save}: contains {earlier!r}; choose another folder")
+        name = earlier.provenance.attribute
+        if name != edit.provenance.attribute:
+            raise InvalidInputError(f"--out {save}: contains an edit for {name}; choose another")
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}
     if isinstance(edit, CrossAttentionEdit):

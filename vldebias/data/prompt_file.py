@@ -161,10 +161,9 @@ def _of_lines(text: str, where: str) -> PromptList:
     lines = [line.strip(" \t\r\ufeff") for line in lines]
     header = _HEADER.fullmatch(lines[0])
     if header and fitting_columns(lines[0].split(header[1]), COLUMNS):
-        ending = ".tsv" if header[1] == "\t" else ".csv"
         raise InvalidInputError(
             f"{where}: expected one prompt per line, got a table with the columns {lines[0]!r:.60};"
-            f" save it with the ending {ending}"
+            " save it as .csv, or as .tsv if tabs separate its columns"
         )
     prompts = [_unquoted(line) for line in lines if line and not _COMMENT.match(line)]
     if not prompts:

@@ -193,7 +193,7 @@ class EmbeddedTexts(Host):
                 embedded = self._embed(batch)
             except (AttributeError, TypeError) as error:
                 raise InvalidInputError(
-                    f"embed: got a list of {len(batch)} texts, and raised {one_line(error)};"
+                    f"embed: got a list of texts, and raised {one_line(error)};"
                     " expected a function of a list of texts, such as lambda texts: [embed(text)"
                     " for text in texts], or lambda texts: model.encode_text(tokenizer(texts))"
                 ) from error

@@ -88,11 +88,6 @@ def embed_images(
     >>> embed_images(open_world("portraits", n=60), encoder)  # doctest: +SKIP
     Embeddings(60 images of width 256, columns ['gender'])
     """
-    if not hasattr(encoder, "preprocessing"):
-        raise InvalidInputError(
-            f"encoder: got {type(encoder).__name__}; expected"
-            " vldebias.hosts.clip.images.image_encoder(model, preprocess)"
-        )
     check_kind("data", data, ImageData, "images with random access; open them without streaming")
     if dtype not in DTYPES:
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -100,6 +95,11 @@ def embed_images(
         raise InvalidInputError(
             f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}; expected"
             " at least 1, 1 and 0"
+        )
+    if not hasattr(encoder, "preprocessing"):
+        raise InvalidInputError(
+            f"encoder: got {type(encoder).__name__}; expected"
+            " vldebias.hosts.clip.images.image_encoder(model, preprocess)"
         )
     origin: dict[str, object] = {
         "data": data.name,

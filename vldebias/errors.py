@@ -163,7 +163,11 @@ def check_kind(name: str, value: object, kinds: Any, expected: str) -> None:
         InvalidInputError: If the value has another type.
     """
     if not isinstance(value, kinds):
-        got = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+        got = (
+            repr(value)
+            if isinstance(value, str | int | float | list | None)
+            else type(value).__name__
+        )
         raise InvalidInputError(f"{name}: got {shortened(got, 60)}; expected {expected}")
 
 

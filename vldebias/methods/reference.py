@@ -87,8 +87,9 @@ class Reference:
 def _refuse(features: object) -> NoReturn:
     """Raise an error for an object that contains no features."""
     raise InvalidInputError(
-        f"reference: expected image features (n, d), got {type(features).__name__}; pass"
-        " vldebias.data.load_embeddings(FILE)[0], or the output of model.encode_image"
+        "reference: expected image features (n, d), a tensor or an ndarray, got"
+        f" {type(features).__name__}; pass vldebias.data.load_embeddings(FILE)[0], or the output of"
+        " model.encode_image"
     )
 
 

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, check_kind, warn
+from vldebias.errors import InvalidInputError, warn
 
 _HALF = (torch.float16, torch.bfloat16)
 _NORM_TOLERANCE = 0.1  # allows for rounding in half precision
@@ -27,7 +27,10 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             device.
     """
     for name, features in (("image_features", image_features), ("text_features", text_features)):
-        check_kind(name, features, Tensor, "a tensor (n, d)")
+        if not isinstance(features, Tensor):
+            raise InvalidInputError(
+                f"{name}: expected a tensor (n, d), got {type(features).__name__}"
+            )
         if features.dtype not in (torch.float32, torch.float64, *_HALF):
             raise InvalidInputError(
                 f"{name}: expected floating point features, got {features.dtype}; encode first"

@@ -8,7 +8,7 @@ from typing import Literal, Self, Unpack
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError, check_kind, warn
+from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.catalog import DebiasedSettings, HardNegativeSettings
 from vldebias.losses.checks import check_choice, check_interval
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
@@ -24,7 +24,11 @@ def _check_positives(positives: Positives, image_features: Tensor) -> None:
     """Raise an error unless there are M >= 1 positives per row, with the same M for both sides."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
     for side in sides:
-        check_kind("positives", side, Tensor, "a tensor (n, M, d) or a tuple of two")
+        if not isinstance(side, Tensor):
+            raise InvalidInputError(
+                "positives: expected a tensor (n, M, d) or a tuple of two, got"
+                f" {type(side).__name__}"
+            )
     shapes = [tuple(side.shape) for side in sides]
     n, d = image_features.shape
     fits = (

@@ -313,7 +313,7 @@ def serve(
     import_module("matplotlib.pyplot")
     user = credentials(public=public and not site)
     # Open the port first, since Gradio needs its number.
-    listening = _listen(EVERYWHERE if public else HERE, port)
+    listening = listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
     # Maximum number of stored sessions; beyond it, the least recently used session is dropped.
     demo.state_session_capacity = 1000
@@ -387,7 +387,7 @@ class _Lines:
         log.warning("a call failed: %s at %s", type(error).__name__, place)
 
 
-def _listen(host: str, port: int | None) -> socket.socket:
+def listen(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens on `port`, or on the first free port in PORTS."""
     problem: OSError | None = None
     for number in PORTS if port is None else [port]:

@@ -405,7 +405,7 @@ EVALUATION = (
     [
         (
             f"{EVALUATION})",
-            r"no column 'gender'.*; pass labels=$",
+            r"no column 'gender'.*; pass its values in place of its name, or labels=$",
             f"{EVALUATION}, k=5, labels={{'gender': ['female', 'male'] * 25}})",
         ),
         (

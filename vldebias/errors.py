@@ -6,6 +6,7 @@ import ast
 import difflib
 import functools
 import inspect
+import re
 import sys
 import sysconfig
 import traceback
@@ -147,6 +148,27 @@ def one_line(error: Exception) -> str:
     if not isinstance(error, VldebiasError):
         text = f"{type(error).__name__}: {text}"
     return shortened(text, 500)
+
+
+def check_kind(name: str, value: object, kinds: Any, expected: str) -> None:
+    """Raise an error unless an argument has one of some types.
+
+    Args:
+        name: the name of the argument.
+        value: its value.
+        kinds: the types, as for `isinstance`.
+        expected: what the argument should be.
+
+    Raises:
+        InvalidInputError: If the value has another type.
+    """
+    if not isinstance(value, kinds):
+        got = (
+            repr(value)
+            if isinstance(value, str | int | float | list | None)
+            else type(value).__name__
+        )
+        raise InvalidInputError(f"{name}: got {shortened(got, 60)}; expected {expected}")
 
 
 def missing(package: str) -> MissingPackageError:
@@ -293,7 +315,8 @@ def _reexports(package: str) -> dict[str, str]:
     return home_of_name
 
 
-# Other words for a name: words that people use for an attribute, a parameter or a loss.
+# Other words for a name, without hyphens: words that people use for an attribute, a parameter or
+# a loss.
 RENAMED = {
     "sex": ("gender",),
     "genre": ("gender",),
@@ -303,8 +326,8 @@ RENAMED = {
     "sets": ("attribute",),
     "groups": ("people", "variants"),
     "expected": ("quota",),
-    "learning_rate": ("lr",),
-    "generalized_cross_entropy": ("gce",),
+    "learningrate": ("lr",),
+    "generalizedcrossentropy": ("gce",),
 }
 
 _BALANCE_FIRST = (
@@ -356,7 +379,8 @@ def did_you_mean(
     "did you mean 'gender'?"
     """
     name_of_lower = {known.lower(): known for known in names}
-    close = [new for new in RENAMED.get(str(name), ()) if new.lower() in name_of_lower]
+    successors = RENAMED.get(re.sub("[-_ ]", "", str(name).lower()), ())
+    close = [new for new in successors if new.lower() in name_of_lower]
     if not close:
         lower = difflib.get_close_matches(str(name).lower(), name_of_lower, n=3, cutoff=cutoff)
         close = [name_of_lower[match] for match in lower]

@@ -25,6 +25,7 @@ from vldebias.errors import (
     AlreadyAttachedError,
     AutoDeclinedWarning,
     InvalidInputError,
+    check_kind,
     explain_keywords,
     warn,
     warn_of_input,
@@ -197,6 +198,7 @@ class DebiasedQueries(ChromaFunction):
 
     def __post_init__(self) -> None:
         # Report an invalid strength before the first query.
+        check_kind("keep_stated", self.keep_stated, bool, "True or False")
         probe = torch.zeros(1, self.fitted.dim)
         self.fitted.check_input(probe, self.strength)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 
@@ -35,5 +36,11 @@ def audit_captions(captions: Sequence[Sequence[str]], attribute: str | Path | Pr
     >>> result.row("captions", "stated_share", "none", subset="nurse").value
     0.25
     """
+    if isinstance(captions, str | Path) or any(isinstance(texts, str) for texts in captions):
+        raise InvalidInputError(
+            f"captions: got {shortened(repr(captions), 60)}; expected a list of captions for each"
+            " image, such as [['a nurse', 'a woman'], ['a man']]; for a table: vldebias audit"
+            " --attribute gender --captions FILE"
+        )
     part = describe_captions(captions, load_prompts(attribute))
     return Result.from_tasks("captions", [part], seconds=None)

@@ -217,7 +217,7 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
             raise InvalidInputError(
                 f"--out {record_file}: only --measure N writes a record; add it, or pass a folder"
             )
-    check_out(folder)
+    check_out(folder, "audit")
     check_sets([attribute])
     from vldebias.data.prompt_file import read_prompts
 
@@ -420,7 +420,7 @@ def _audit_rewriter(
     original: Path, rewritten: Path, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
     """Measure which values a prompt rewriter adds, without generating images."""
-    check_out(folder)
+    check_out(folder, "rewriter")
     check_sets([attribute])
     from vldebias.data.prompt_file import read_prompts
 
@@ -438,7 +438,7 @@ def _audit_captions(
     captions: Path, column: str | None, attribute: str, folder: Path, *, as_json: bool
 ) -> None:
     """Report which attribute values captions state, and for which nouns."""
-    check_out(folder)
+    check_out(folder, "captions")
     check_sets([attribute])
     from .caption_texts import read_captions
     from .captions import audit_captions

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from vldebias.data.label_values import names_no_group
 from vldebias.data.tables import read_table
 from vldebias.errors import (
     InvalidInputError,
-    SuspectInputWarning,
     did_you_mean,
     need,
-    warn,
+    warn_of_input,
 )
 from vldebias.measure.resampling import LEVEL
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Floats
+from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
@@ -387,11 +386,10 @@ def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str
         ignored = [word for word in unknown if not names_no_group(word)]
         # If no value is known, the caller raises an error.
         if ignored and is_known.any():
-            warn(
+            warn_of_input(
                 f"calibration: {quantity(len(ignored), 'row')} with values such as"
                 f" {ignored[0]!r} do not count; expected one of {values}, or a word for"
                 " unknown",
-                SuspectInputWarning,
             )
         counted = pandas.crosstab(table["prompt"], words.map(value_of_word))
         return counted.reindex(columns=values, fill_value=0)

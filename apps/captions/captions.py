@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vldebias.data.label_values import is_refusal
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.categories import category_key
@@ -274,7 +274,7 @@ def _doubts(
             if 2 * n > len(answers):
                 first = texts[method][images[answers.index(value)]][0]
                 message = doubt.format(attribute=attribute, example=repr(first[:60]))
-                warn(f"{n:,} of {len(answers):,} {message}", SuspectInputWarning)
+                warn_of_input(f"{n:,} of {len(answers):,} {message}")
     several = [image for image in images if any(len(read[image]) > 1 for read in texts.values())]
     if not several:
         return []

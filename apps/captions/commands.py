@@ -40,7 +40,7 @@ def captions(
     """
     from .captions import evaluate_captions
 
-    evaluate_tables(evaluate_captions, tables, flags)
+    evaluate_tables(evaluate_captions, "captions", tables, flags)
 
 
 @with_flags(stated_flags("vldebias-vqa", asks="answers"))
@@ -69,4 +69,4 @@ def vqa(
     """
     from .answers import evaluate_vqa
 
-    evaluate_tables(evaluate_vqa, tables, flags)
+    evaluate_tables(evaluate_vqa, "vqa", tables, flags)

@@ -51,7 +51,7 @@ def stated_flags(folder: str, *, asks: str = "") -> Flags:
 
 
 def evaluate_tables(
-    evaluate: Callable[..., Result], tables: Sequence[Path], flags: Mapping[str, Any]
+    evaluate: Callable[..., Result], name: str, tables: Sequence[Path], flags: Mapping[str, Any]
 ) -> None:
     """Evaluate tables, and write and print the result.
 
@@ -59,10 +59,11 @@ def evaluate_tables(
 
     Args:
         evaluate: function that evaluates the tables.
+        name: name of its result.
         tables: the tables.
         flags: values of `stated_flags`.
     """
-    check_out(flags["out"])
+    check_out(flags["out"], name, tables)
     check_sets([flags["attribute"]])
     settings = dict(flags)
     as_json = settings.pop("as_json")

@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.data.label_values import matched, names_no_group, plain, says_people_cannot_tell
+from vldebias.data.label_values import matched, says_people_cannot_tell
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet
 from vldebias.prompts.attribute import Attribute
+from vldebias.utils.label_words import names_no_group, plain
 from vldebias.wording.english.reading import DescribedPerson, English
 from vldebias.wording.languages import ENGLISH, language_of
 

@@ -36,4 +36,4 @@ def edits(
     """
     from .edits import evaluate_edits
 
-    evaluate_tables(evaluate_edits, [table], flags)
+    evaluate_tables(evaluate_edits, "edits", [table], flags)

@@ -22,15 +22,16 @@ import numpy as np
 
 from vldebias.data.caption_cells import says_something
 from vldebias.data.folders import is_picture
-from vldebias.data.label_values import misspelt, names_of_unknown, plain
+from vldebias.data.label_values import misspelt, names_of_unknown
 from vldebias.data.tables import as_texts, column_of
-from vldebias.errors import InvalidInputError, SuspectInputWarning, missing, need, warn
+from vldebias.errors import InvalidInputError, missing, need, warn_of_input
 from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.resampling import Interval, t_interval, wilson_interval
 from vldebias.measure.rows import EDIT_STRIP, NONE, Measurement, Strip, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 from vldebias.utils.files import digest, read_json
+from vldebias.utils.label_words import plain
 from vldebias.utils.phrases import lacking, listed_words, quantity
 from vldebias.utils.pictures import decode
 
@@ -143,7 +144,7 @@ def evaluate_edits(
         )
     if n_people < FEW_PEOPLE:
         message = f"edits: {n_people} people give wide intervals; edit {FEW_PEOPLE} or more"
-        warn(message, SuspectInputWarning)
+        warn_of_input(message)
     block = partial(_Block, pairs, data=data, split="table")
     parts: list[TaskResult] = []
     if judge is not None or {"before_label", "after_label"} <= set(pairs):
@@ -509,12 +510,11 @@ def _doubt_labels(reader: StatementReader, labels: Set[str], meanings: Mapping[s
     for problem in misspelt(
         [*reader.values, *unlisted], {reader.attribute.set.name: reader.values}
     ):
-        warn(f"labels: {problem}", SuspectInputWarning)
+        warn_of_input(f"labels: {problem}")
     if unlisted and len(unlisted) == len(labels):
-        warn(
+        warn_of_input(
             f"labels: none is one of {values}, such as {unlisted[0]!r}; choose the prompt set that"
             " they belong to (--attribute)",
-            SuspectInputWarning,
         )
 
 

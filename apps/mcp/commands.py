@@ -47,11 +47,13 @@ def mcp(
         raise InvalidInputError("got both --model and --pipeline; expected at most one of them")
     load_prompts(attribute)  # report an unknown name before starting the server
     need("mcp")
+    from ..serving import listen
     from .tools import Tools, serve_stdio, tools_server
 
     server = tools_server(Tools(attribute, model=model, pipeline=pipeline))
     if port is None:
         serve_stdio(server)
         return
+    listen(LOCALHOST, port).close()  # report a port that is in use
     print_message(f"serving tools at http://{LOCALHOST}:{port}/mcp")
     server.run("streamable-http", host=LOCALHOST, port=port)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vldebias.errors import SuspectInputWarning, warn
+from vldebias.errors import warn_of_input
 from vldebias.measure.resampling import Interval
 from vldebias.measure.rows import NONE, TaskResult
 from vldebias.measure.shares import (
@@ -65,10 +65,9 @@ def corrected_block(
     # If some methods lack labels, still correct the others.
     few = {method: n for method, n in labels.items() if n < LEAST}
     if few:
-        warn(
+        warn_of_input(
             f"labels: expected {LEAST} or more per method, got {few}; these methods are not"
             " corrected; label more images",
-            SuspectInputWarning,
         )
     images_of_method = {
         method: images[images.method == method] for method in counts if method not in few

@@ -6,10 +6,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from vldebias.data.label_values import plain
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import load_prompts
 from vldebias.utils.files import packaged
+from vldebias.utils.label_words import plain
 from vldebias.utils.phrases import listed_words, quantity
 
 # Packaged prompt sets whose values are groups that judges or data sets use.

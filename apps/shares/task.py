@@ -17,16 +17,15 @@ import numpy as np
 from pydantic import Field
 
 from vldebias.data import Labels
-from vldebias.data.label_values import groups_as_many_as_rows, matched, names_no_group, odd_values
+from vldebias.data.label_values import groups_as_many_as_rows, matched, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import (
     CLOSE_LABELS,
     InvalidInputError,
-    SuspectInputWarning,
     did_you_mean,
     need,
-    warn,
+    warn_of_input,
 )
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.stored import last_judgements
@@ -36,6 +35,7 @@ from vldebias.measure.shares import NOT_LABELLED
 from vldebias.study.task import Task, register_task
 from vldebias.study.tasks.share_rows import ABOUT_GAP, ShareRows
 from vldebias.utils.files import digest
+from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
@@ -195,19 +195,17 @@ class SharesTask(Task):
         occurring = set(images.value).union(images.get("people", ()))
         absent = [name for name in (*self.rename, *self.unknown) if name not in occurring]
         if absent:
-            warn(
+            warn_of_input(
                 f"{source}: no label is {absent[0]!r} (--rename, --unknown); check its spelling and"
                 " capital letters",
-                SuspectInputWarning,
             )
         self._doubt_rows(images, columns, source)
         counts = columns_of_counts(columns, role_of_column)
         if counts and self.weight is None:
-            warn(
+            warn_of_input(
                 f"{source}: the numbers in column {counts[0]!r} are not used, and every row counts"
                 " as one image; if they are numbers of images, write a row per image, or pass"
                 f" --weight-column {counts[0]}, which gives the same shares with wider intervals",
-                SuspectInputWarning,
             )
         empty = partial(TaskProvenance, model="not said", split="table", data=data)
         return self._blocks(images, source, lambda **fields: TaskResult(empty(**fields)))
@@ -229,11 +227,10 @@ class SharesTask(Task):
             spellings[" ".join(prompt.split()).casefold()].append(prompt)
         alike = [found for found in spellings.values() if len(found) > 1]
         if alike:
-            warn(
+            warn_of_input(
                 f"{source}: {self.prompt}: {len(alike)} prompts are written in several ways, such"
                 f" as {' and '.join(map(repr, alike[0]))}, and each spelling counts as a separate"
                 " prompt; use one spelling for each",
-                SuspectInputWarning,
             )
         image_columns = [
             name
@@ -247,12 +244,11 @@ class SharesTask(Task):
         keys = keys.assign(image=files)
         repeated = keys[keys.duplicated() & (keys.image != "")]
         if len(repeated):
-            warn(
+            warn_of_input(
                 f"{source}: {len(repeated)} rows repeat the image of another row (column"
                 f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as separate"
                 " images; if they are several faces in one image, pass --faces, otherwise remove"
                 " them",
-                SuspectInputWarning,
             )
 
     def _doubt_single_images(self, rows: pd.DataFrame, source: str) -> None:
@@ -260,12 +256,11 @@ class SharesTask(Task):
         images_of_prompt = rows.groupby(["prompt", "method"]).size()
         single = int((images_of_prompt == 1).sum())
         if len(images_of_prompt) > 1 and single > len(images_of_prompt) / 2:
-            warn(
+            warn_of_input(
                 f"{source}: {self.prompt}: {single} of {len(images_of_prompt)} prompts have one"
                 " image, whose shares are as uneven as can be, whatever it shows; pass the column"
                 " of the original prompt (--prompt-column) or, to compare all images together, a"
                 " column with the same text in every row",
-                SuspectInputWarning,
             )
 
     def _blocks(
@@ -358,11 +353,10 @@ class SharesTask(Task):
         # The word "unknown" is unambiguous, so no warning is needed.
         answers = [name for name in no_groups if name.casefold() != "unknown"]
         if answers:
-            warn(
+            warn_of_input(
                 f"{column}: {quantity(int(counts[answers].sum()), 'label')} of {len(texts)} do not"
                 f" name a group and count as unknown, such as {answers[0][:80]!r}"
                 f" ({counts[answers[0]]}); if one of them is a group, list all groups (--groups)",
-                SuspectInputWarning,
             )
         known = [name for name in names if name not in no_groups]
         refuse_probabilities(known, column)
@@ -374,7 +368,7 @@ class SharesTask(Task):
             raise InvalidInputError(f"{column}: {problem}")
         problems = odd_values(labels)
         if problems:
-            warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
+            warn_of_input(f"{column}: {'; also '.join(problems)}")
         return labels
 
     def _listed_labels(self, texts: pd.Series[str], names: Sequence[str], column: str) -> Labels:
@@ -404,7 +398,7 @@ class SharesTask(Task):
                 f"{name!r} ({counts[name]} rows) as {group!r}"
                 for name, group in group_of_label.items()
             )
-            warn(f"{column}: read {listed}", SuspectInputWarning)
+            warn_of_input(f"{column}: read {listed}")
         return Labels.from_values(texts.replace(group_of_label))
 
     def _value_names(self, labels: Mapping[str, Labels], source: str) -> tuple[str, ...]:
@@ -422,17 +416,16 @@ class SharesTask(Task):
         if not self.values and never_judged and never_by_people:
             same = matched(never_judged, {name: name for name in never_by_people})
             flags = [f"--rename {name}={value}" for name, value in same.items()]
-            warn(
+            warn_of_input(
                 f"{source}: column {self.people!r} contains {never_judged}, which the judge never"
                 f" uses, and lacks the judge's {never_by_people}; if two values mean the same, pass"
                 f" {' '.join(flags) or '--rename A=B'}",
-                SuspectInputWarning,
             )
         names = self.values or tuple(sorted(judged | people))
         refuse_single_group(names, f"{source}: {self.value}")
         absent = "" if self.values else absent_groups(names)
         if absent:
-            warn(f"{source}: {self.value}: {absent}", SuspectInputWarning)
+            warn_of_input(f"{source}: {self.value}: {absent}")
         return names
 
     def _rows(

@@ -14,7 +14,6 @@ from vldebias.data import Embeddings, Labels, open_data
 from vldebias.data.label_values import (
     matched,
     misspelt,
-    names_no_group,
     names_of_unknown,
     odd_values,
     without_missing,
@@ -22,6 +21,7 @@ from vldebias.data.label_values import (
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.stored import NO_VALUE
 from vldebias.study.doubts import doubt_labels
+from vldebias.utils.label_words import names_no_group
 
 
 @pytest.mark.parametrize(

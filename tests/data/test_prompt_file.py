@@ -87,6 +87,8 @@ def test_an_unexpected_encoding_is_reported(tmp_path: Path) -> None:
     ("none.txt", None, "no such file"),
     ("a.txt", "", "got no prompts"),
     ("a.txt", "# a comment alone", "got no prompts"),
+    ("a.txt", "prompt,gender\nA nurse,female", "save it as .csv"),
+    ("a.txt", "prompt\tvalue\nA nurse\tfemale", "as .tsv if tabs separate its columns"),
     ("a.txt", b"\x89PNG\r\n\x1a\n\x00", r"a\.txt"),
     ("a.csv", "prompt,seed\na baker, in a shop,1\n", "line 2: expected 2 columns .*quotes"),
     ("a.csv", 'prompt\n" "\n', "a.csv: row 2: expected a prompt in 'prompt', got ' '"),

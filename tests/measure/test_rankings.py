@@ -193,3 +193,15 @@ def test_ranks_agree_with_a_sort_including_ties_for_any_block_size(
     for i, (row, code) in enumerate(zip(queries @ items.T, query_codes, strict=True)):
         order = sorted(range(n), key=lambda j: (-float(row[j]), j))
         assert places[i] == next(place for place, j in enumerate(order) if of_items[j] == code)
+
+
+@pytest.mark.parametrize(
+    ("groups", "problem"),
+    [
+        (["F", "female", "m", "m"], "'F' and 'female' may be one group; use one spelling"),
+        (["f", "unknown", "m", "m"], "'unknown' counts as a group"),
+    ],
+)
+def test_groups_that_are_probably_mistaken_trigger_a_warning(groups: list, problem: str) -> None:
+    with pytest.warns(SuspectInputWarning, match=problem):
+        max_skew([0.4, 0.3, 0.2, 0.1], groups, k=2)

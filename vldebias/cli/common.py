@@ -27,6 +27,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from vldebias.errors import REMOVED, InvalidInputError, did_you_mean, shortened
+from vldebias.utils.files import read_json
 from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
@@ -340,8 +341,17 @@ def _unfolded(text: str) -> str:
     return help_text
 
 
-def check_out(folder: Path | None) -> None:
-    """Check that an output folder is writable before any work is done."""
+def check_out(folder: Path | None, name: str = "", tables: Sequence[Path] = ()) -> None:
+    """Check that an output folder is writable before any work is done.
+
+    Args:
+        folder: the folder, or None if nothing is written.
+        name: what the command writes, if it must not replace the result of another command.
+        tables: the measured tables, whose earlier result may be replaced.
+
+    Raises:
+        InvalidInputError: If the folder is not writable, or contains the result of another run.
+    """
     if folder is None:
         return
     # The folder may not exist yet, so check its nearest existing parent.
@@ -355,6 +365,15 @@ def check_out(folder: Path | None) -> None:
         problem = "is not writable"
     if problem:
         raise InvalidInputError(f"--out {folder}: {nearest} {problem}; choose a writable folder")
+    if name and (folder / "result.json").is_file():
+        earlier: Any = read_json(folder / "result.json")
+        measured = {table for part in earlier.get("protocols", ()) for table in part["data"]}
+        is_other_table = measured and not measured >= {table.name for table in tables}
+        if earlier.get("name") != name or is_other_table:
+            raise InvalidInputError(
+                f"--out {folder}: contains the result of {earlier.get('command') or 'another run'};"
+                " choose another folder, or delete it to start again"
+            )
 
 
 def check_page(page: Path | None, endings: Sequence[str] = (".html", ".htm")) -> None:

@@ -19,6 +19,7 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, ReferenceWar
 from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import storage_errors
+from vldebias.utils.names import kind_of_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -138,7 +139,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     # Do not mix old and new weights in one folder, since the old ones could be loaded by mistake.
     if merge is not None and merge.exists() and any(merge.iterdir()):
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; choose a different one")
-    check_out(save)
+    check_out(save, "edit")
     check_sets(prompts)
     check_methods([method or "default"])
     check_file("--reference", reference)
@@ -265,10 +266,15 @@ def _report(
     """
     from pydantic import TypeAdapter
 
-    from vldebias.methods import Diagnostics
+    from vldebias.methods import Diagnostics, load_edit
     from vldebias.projection.cross_attention_edit import CrossAttentionEdit
     from vldebias.projection.provenance import Provenance
 
+    if save is not None and kind_of_path(save / role) == "edit":
+        earlier: Any = load_edit(save / role)
+        name = earlier.provenance.attribute
+        if name != edit.provenance.attribute:
+            raise InvalidInputError(f"--out {save}: contains an edit for {name}; choose another")
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics: dict[str, dict[str, tuple[float, float] | float]] = {}
     if isinstance(edit, CrossAttentionEdit):

@@ -208,7 +208,11 @@ def _read(
         for name, option in options.items():
             is_absent = name not in row.cells and cell_of(row.cells, name) is None
             if is_absent and name not in optional:
+                if option == "--columns score=COLUMN":
+                    option += ", or distances with --columns distance=COLUMN"
                 hint = did_you_mean(name, list(row.cells), f"name it with {option}")
+                if any(cell.replace(".", "").isdigit() for cell in row.cells):
+                    hint = "the first line looks like a result; add one with the columns' names"
                 raise InvalidInputError(
                     f"{row.location}: no column {name!r} in {list(row.cells)}; {hint}"
                 )
@@ -223,7 +227,7 @@ def _checked(rows: Sequence[LocatedRow], column: str | None) -> dict[int, str] |
     """Return the true groups of checked results by row number, or None if no column was given."""
     if column is None:
         return None
-    from vldebias.data.label_values import names_no_group
+    from vldebias.utils.label_words import names_no_group
 
     groups = {}
     unknown: list[str] = []

@@ -21,7 +21,7 @@ from torch import Tensor
 from vldebias.data.dataset import ImageData
 from vldebias.data.embeddings import Embeddings
 from vldebias.data.parallel import LostPartError, OnRay, prefetch, processes
-from vldebias.errors import InvalidInputError, VldebiasError, warn
+from vldebias.errors import InvalidInputError, VldebiasError, check_kind, warn
 from vldebias.utils.files import add_tensors, write_atomically
 from vldebias.utils.pictures import decode, why_unreadable
 from vldebias.utils.progress import SILENT, Progress
@@ -88,17 +88,18 @@ def embed_images(
     >>> embed_images(open_world("portraits", n=60), encoder)  # doctest: +SKIP
     Embeddings(60 images of width 256, columns ['gender'])
     """
-    if not isinstance(data, ImageData):
-        raise InvalidInputError(
-            f"data: expected images with random access, got {type(data).__name__}; open the data"
-            " without streaming"
-        )
+    check_kind("data", data, ImageData, "images with random access; open them without streaming")
     if dtype not in DTYPES:
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if shard_size < 1 or batch_size < 1 or workers < 0:
         raise InvalidInputError(
             f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}; expected"
             " at least 1, 1 and 0"
+        )
+    if not hasattr(encoder, "preprocessing"):
+        raise InvalidInputError(
+            f"encoder: got {type(encoder).__name__}; expected"
+            " vldebias.hosts.clip.images.image_encoder(model, preprocess)"
         )
     origin: dict[str, object] = {
         "data": data.name,

@@ -121,7 +121,7 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
         if find_column(table.column_names, SPLIT) is None:
             raise InvalidInputError(
                 f"{path}: got split {split!r}, but there is no column {SPLIT!r}; the columns are"
-                f" {table.column_names}; add it, or use all rows (--split all)"
+                f" {table.column_names}; add it, use all rows (--split all), or omit --val-split"
             )
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from vldebias.data.folders import existing_names, refuse_encoded, refuse_outside
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError, check_kind, did_you_mean
 from vldebias.utils.pictures import decode
 from vldebias.utils.progress import SILENT, Progress
 
@@ -53,7 +53,8 @@ class Columns:
             InvalidInputError: If the column does not exist.
         """
         if name not in self.labels:
-            hint = did_you_mean(name, self.labels, "pass labels=" if not self.labels else "")
+            otherwise = "" if self.labels else "pass its values in place of its name, or labels="
+            hint = did_you_mean(name, self.labels, otherwise)
             raise InvalidInputError(
                 f"{self.name}: no column {name!r}; the columns are {sorted(self.labels)}"
                 f"{hint and f'; {hint}'}"
@@ -187,11 +188,8 @@ class ImageData(Columns):
                 " (open_data(..., caption=...) merges rows with the same image)"
             )
         for column, labels in self.labels.items():
-            if not isinstance(labels, Labels):
-                raise InvalidInputError(
-                    f"{self.name}: column {column!r}: got a {type(labels).__name__}; expected"
-                    " vldebias.data.Labels, such as Labels.from_values(values)"
-                )
+            where = f"{self.name}: column {column!r}"
+            check_kind(where, labels, Labels, "vldebias.data.Labels.from_values(values)")
         self._check_lengths()
 
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
@@ -231,7 +229,7 @@ class NoImagesError(InvalidInputError):
 def file_images(
     name: str,
     split: str,
-    root: Path,
+    root: str | Path,
     files: Sequence[str],
     labels: Mapping[str, Labels],
     *,
@@ -261,6 +259,7 @@ def file_images(
     >>> data.ids, data.labels["gender"].counts
     (('a.jpg', 'b.jpg'), {'female': 1, 'male': 1})
     """
+    root = Path(root)
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
     refuse_encoded(name, files)

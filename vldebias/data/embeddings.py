@@ -36,7 +36,7 @@ from vldebias.data.dataset import Columns, Facts, refuse_text
 from vldebias.data.labels import Labels
 from vldebias.data.rows import Array, RowNumbers, Shards, UnitRows, files_of, metadata_beside
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, check_kind, need
 from vldebias.utils.files import write_atomically
 from vldebias.utils.text_rows import TextRows
 
@@ -94,7 +94,7 @@ class Embeddings(Columns):
         if self.features.ndim != 2 or self.features.dtype.kind != "f":
             expected = "the output of a model's image tower"
             if self.features.dtype.kind == "U":
-                expected = "vldebias.data.load_embeddings(FILE)[0]"
+                expected = "vldebias.data.load_embeddings(FILE)[0], or for images their folder"
             raise InvalidInputError(
                 f"features: expected floats (n, d), got shape {self.features.shape} with dtype"
                 f" {self.features.dtype}; pass {expected}"
@@ -143,8 +143,9 @@ class Embeddings(Columns):
         refuse_text("ids", ids)
         refuse_text("captions", captions)
         names = _numbers(rows) if ids is None else tuple(map(str, ids))
-        given = (labels or {}).items()
-        columns = {name: _column(f"labels[{name!r}]", values) for name, values in given}
+        given = {} if labels is None else labels
+        check_kind("labels", given, Mapping, "a mapping, such as {'gender': values}")
+        columns = {name: _column(f"labels[{name!r}]", values) for name, values in given.items()}
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:
@@ -326,6 +327,8 @@ def save_embeddings(
             json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8
         )
 
+    check_kind("path", path, str | Path, "a file; the order is (path, embeddings)")
+    check_kind("embeddings", embeddings, Embeddings, "Embeddings.from_arrays(features, labels)")
     if Path(path).suffix != ".npz":
         raise InvalidInputError(f"{path}: expected a path that ends in .npz")
     # A name in a zip archive ends at the first NUL character.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from vldebias.data.labels import Labels
 from vldebias.errors import CLOSE_LABELS, did_you_mean, warn_of_input
+from vldebias.utils.label_words import VALUE_OF_ALIAS, names_no_group, plain, written_alike
 
 CLASS = "class"
 """Label column that names each reference image's class (`vldebias.methods.Reference`)."""
@@ -19,27 +18,6 @@ _MANY_GROUPS = 4  # with fewer groups, a high ratio of groups to rows does not i
 _MOST_GROUPS = 0.8  # above this ratio of groups to rows, the groups are probably ids
 # The values of a label column if the user does not name a prompt set.
 USUAL_VALUES: Mapping[str, Collection[str]] = {"gender": ("female", "male")}
-# Answers from judges, annotators and tables that do not name a group, as returned by `plain`.
-_NO_GROUP = {
-    *("", "unknown", "unk", "unclear", "undetermined", "not known", "not sure", "unsure"),
-    *("uncertain", "ambiguous", "indeterminate", "inconclusive", "undeterminable", "no majority"),
-    *("n a", "na", "nan", "nat", "none", "null", "idk", "sorry", "cannot", "cannot tell"),
-    *("unidentifiable", "unrecognizable", "unrecognisable", "unspecified", "not specified"),
-    *("not stated", "not applicable", "prefer not to say", "declined", "refused", "no answer"),
-    *("no response", "nobody", "no one", "none visible", "not a person", "not a human"),
-    *("multiple", "multiple people", "several people", "unbekannt", "unklar", "keine angabe"),
-    *("inconnu", "desconocido", "desconhecido", "sconosciuto", "неизвестно", "不明", "未知"),
-}
-_REFUSAL = re.compile(
-    r"\bsorry\b|\bapologi[sz]e\b|\bas an ai\b"
-    r"|\b(?:can ?not|can't|could not|couldn't|unable to|not able to|(?:im|not )possible to"
-    r"|(?:hard|difficult) to) (?:\w+ly )?(?:tell|determine|say|see|identify|infer|assess"
-    r"|recogni[sz]e|classify|discern|answer|judge|provide|help|assist)\b"
-    r"|^(?:(?:it|the \w+) is )?(?:unclear|undetermined|unknown|indeterminate"
-    r"|not (?:really |clearly )?(?:clear|visible|sure|certain|determinable|identifiable))\b"
-    r"|^no (?:clear |visible )?(?:people|persons?|humans?|faces?|subjects?)\b"
-    r"|^(?:faces?|persons?|people) (?:is |are )?not (?:visible|detected|found|shown)\b"
-)
 # Phrases of models that decline to answer, as `is_refusal` compares them.
 REFUSALS = (
     *("sorry", "i apologize", "an ai", "i cannot", "i do not", "i will not", "i am not", "i was"),
@@ -74,33 +52,6 @@ _UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-99
 _NO_WORDS = _UNKNOWN_CODES | {"-1"}
 # Labels of annotators who looked, and could not tell. Other words only mean that nobody labelled.
 _PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "neutral"}
-_VALUE_OF_ALIAS = {"f": "female", "woman": "female", "women": "female"}
-_VALUE_OF_ALIAS |= {"m": "male", "man": "male", "men": "male"}
-
-
-def plain(label: str) -> str:
-    """Return a label without differences in case, spaces, underscores, hyphens, slashes and points.
-
-    Numbers are returned unchanged.
-
-    >>> [plain(label) for label in ("Latino_Hispanic", "20 - 29", "n.a.", "-1")]
-    ['latino hispanic', '20 29', 'n a', '-1']
-    """
-    text = unicodedata.normalize("NFKC", label).strip().casefold()
-    if re.fullmatch(r"[-+]?\d+(\.\d+)?", text):
-        return text
-    text = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-    return " ".join(re.sub(r"[\s_./\\\u2010-\u2015-]+", " ", text).split())
-
-
-def names_no_group(label: str) -> bool:
-    """Return True if a label does not name a group: a refusal, "cannot tell" or "N/A".
-
-    >>> [names_no_group(label) for label in ("no_face", "I'm sorry, I can't tell.", "other")]
-    [True, True, False]
-    """
-    text = plain(label)
-    return text.strip("[](){}<>\"'`*?! ") in _NO_GROUP or _REFUSAL.search(text) is not None
 
 
 def says_people_cannot_tell(label: str) -> bool:
@@ -178,7 +129,7 @@ def matched(labels: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
             continue
         text = plain(label)
         integer = re.sub(r"\.0+$", "", text)
-        alias = _VALUE_OF_ALIAS.get(text, text)
+        alias = VALUE_OF_ALIAS.get(text, text)
         codes = (code_of_plain.get(text, ""), code_of_plain.get(alias, ""))
         for code in (integer, *codes, code_of_truth.get(text, "")):
             if code and code in known:
@@ -215,14 +166,6 @@ def misspelt(labels: Iterable[str], values_of: Mapping[str, Collection[str]]) ->
     return problems
 
 
-def written_alike(labels: Iterable[str]) -> list[list[str]]:
-    """Group labels that differ only in case or spaces."""
-    alike = defaultdict[str, list[str]](list)
-    for label in labels:
-        alike[" ".join(label.split()).casefold()].append(label)
-    return [group for group in alike.values() if len(group) > 1]
-
-
 def names_of_unknown(labels: Collection[str], values: Collection[str] = ()) -> list[str]:
     """Return the labels that mean a missing value: words, and special numbers among codes.
 
@@ -250,7 +193,7 @@ def odd_values(
 ) -> list[str]:
     """Describe likely mistakes in a group column, each with a remedy.
 
-    These are labels for missing values, labels that differ only in case, groups with fewer than
+    These are labels for missing values, labels that may be one group, groups with fewer than
     five rows that make up at most 2% of all rows, and labels that are almost a known value.
 
     Args:
@@ -261,14 +204,7 @@ def odd_values(
     total = sum(rows.values())
     values = [value for known in values_of.values() for value in known]
     unknown_names = names_of_unknown(rows, values)
-    problems = []
-    for names in written_alike(rows):
-        canonical = next((name for name in names if name == plain(name)), names[-1])
-        flags = [f"--rename {name}={canonical}" for name in names if name != canonical]
-        problems.append(
-            f"{' and '.join(map(repr, names))} differ only in case or spaces; merge them (in"
-            f" `vldebias eval shares` {' '.join(flags)})"
-        )
+    problems = written_alike(rows, in_table=True)
     if 0 < len(unknown_names) < len(rows):
         first = unknown_names[0]
         listed = " and ".join(map(repr, unknown_names))

@@ -34,6 +34,8 @@ COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _NEGATIVE = re.compile(r"Negative prompt:")
 _SETTINGS = re.compile(r"Steps: \d+, (?=.*\b(?:Sampler|Seed|Size|CFG scale): )")
 _OPTIONS = re.compile(r"--(?:prompt|negative_prompt|steps|cfg_scale|sampler_name|seed)\b")
+# The first line of a table, such as "prompt,gender", and its separator.
+_HEADER = re.compile(r"\w+([,;\t])\w+(?:\1\w+)*")
 # Wildcard files contain comments such as "# people" and "#a welder", whereas "#1 fan" and
 # "#ff8800 dress" are prompts.
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
@@ -158,6 +160,12 @@ def _of_lines(text: str, where: str) -> PromptList:
     if any(_OPTIONS.match(line.strip()) for line in lines):
         return _of_options(lines, where)
     lines = [line.strip(" \t\r\ufeff") for line in lines]
+    header = _HEADER.fullmatch(lines[0])
+    if header and fitting_columns(lines[0].split(header[1]), COLUMNS):
+        raise InvalidInputError(
+            f"{where}: expected one prompt per line, got a table with the columns {lines[0]!r:.60};"
+            " save it as .csv, or as .tsv if tabs separate its columns"
+        )
     prompts = [_unquoted(line) for line in lines if line and not _COMMENT.match(line)]
     if not prompts:
         raise InvalidInputError(f"{where}: got no prompts; expected one per line")

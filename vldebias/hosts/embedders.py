@@ -20,6 +20,7 @@ from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,
     UnsupportedHostError,
+    one_line,
     warn_of_input,
 )
 from vldebias.hosts.edits import TEXT
@@ -187,7 +188,15 @@ class EmbeddedTexts(Host):
         blocks = []
         for start in range(0, len(different), embedder.batch):
             batch = different[start : start + embedder.batch]
-            vectors = read_vectors(self._embed(batch), "embed", expected=len(batch))
+            try:
+                embedded = self._embed(batch)
+            except (AttributeError, TypeError) as error:
+                raise InvalidInputError(
+                    f"embed: got a list of texts, and raised {one_line(error)};"
+                    " expected a function of a list of texts, such as lambda texts: [embed(text)"
+                    " for text in texts], or lambda texts: model.encode_text(tokenizer(texts))"
+                ) from error
+            vectors = read_vectors(embedded, "embed", expected=len(batch))
             blocks.append(vectors.rows.detach().cpu().double())
         rows = torch.cat(blocks)
         # Edits depend on the direction of a vector, so it must be finite and not zero.

@@ -373,8 +373,8 @@ class Host(EditableHost, SamplingHost):
         missing = [role for role in self.roles if self.space(role) not in edit_of_space]
         if missing:
             raise InvalidInputError(
-                f"{self.name} has the roles {list(self.roles)}; got no edit for {missing}; pass a"
-                " mapping from role to edit"
+                f"{self.name} has the roles {list(self.roles)}; got edits for {list(edits)}, none"
+                f" for {missing}; fit them on this host with vldebias.fit_projections"
             )
         by_role = {role: edits.get(role, edit_of_space[self.space(role)]) for role in self.roles}
         for role, edit in by_role.items():

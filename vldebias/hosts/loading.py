@@ -18,6 +18,7 @@ from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
     VldebiasError,
+    check_kind,
     need,
     shortened,
 )
@@ -83,11 +84,8 @@ def load_host(
     >>> attachment.remove()
     """
     for option, value in (("model", model), ("pipeline", pipeline)):
-        if not isinstance(value, str | Path | None):
-            raise InvalidInputError(
-                f"{option}: got {type(value).__name__}, an object; expected a name. A model or"
-                " pipeline that is already loaded is passed to vldebias.debias as it is"
-            )
+        expected = "a name; what is already loaded is passed to vldebias.debias as it is"
+        check_kind(option, value, str | Path | None, expected)
     check_one_host({"model": model, "pretrained": pretrained, "pipeline": pipeline})
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
@@ -108,6 +106,8 @@ def load_host(
         else:
             load = need("diffusers").DiffusionPipeline.from_pretrained
             logging.getLogger("diffusers.pipelines.pipeline_utils").addFilter(_shorten)
+            # diffusers only loads parts from other packages if these are imported.
+            import_module("vldebias.miniature.autoencoder")
             loaded = Loaded(load(name, **NO_CODE), name)
         if pipeline is not None:
             _shorten_logs(loaded.host)

@@ -11,7 +11,8 @@ from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import Host
 from vldebias.hosts.loaded import Loaded
 from vldebias.projection.edit import Edit
-from vldebias.utils.names import check_path, kind_of_path
+from vldebias.utils.files import packaged
+from vldebias.utils.names import check_name_without_weights, check_path, kind_of_path
 from vldebias.utils.registry import Registry, check_callable
 
 
@@ -106,8 +107,14 @@ def resolve(
 
 def _instead_of_name(name: str) -> str:
     """Return the error message for a name that was passed as a model or pipeline."""
+    if name in packaged("prompts"):
+        return (
+            f"host: got the prompt set {name!r}; the order is (host, attribute), so pass the model"
+            f" or pipeline first, and then {name!r}"
+        )
     try:
         check_path(name, "model", "pipeline")
+        check_name_without_weights(name)
     except InvalidInputError as error:
         return f"host: {error}"
     loads = {

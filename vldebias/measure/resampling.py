@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.errors import InvalidInputError, VldebiasWarning, need
+from vldebias.errors import InvalidInputError, VldebiasWarning, need, warn_of_input
 from vldebias.utils.arrays import Floats, refuse_masked
+from vldebias.utils.label_words import names_no_group, written_alike
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,6 +117,13 @@ def codes(
         InvalidInputError: If the labels are fractions or out of range.
     """
     names, index = distinct(groups)
+    if groups.dtype.kind == "U":
+        problems = written_alike(names.tolist())
+        nobody = [label for label in names.tolist() if names_no_group(label)]
+        if nobody:
+            problems.append(f"{nobody[0]!r} counts as a group; remove these rows if it is none")
+        if problems:
+            warn_of_input(f"{name}: {'; also '.join(problems)}")
     if n_groups is None:
         if groups.dtype.kind == "f" and not np.isfinite(names).all():
             raise InvalidInputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vldebias.errors import InvalidInputError, warn_of_input
+from vldebias.errors import InvalidInputError, check_kind, warn_of_input
 from vldebias.hosts import CallLog, CallRecord, EditAttachment, Host
 from vldebias.projection.edit import Edit
 
@@ -34,6 +34,10 @@ class AttachSettings:
     shares: Mapping[str, float] | None = None
     on_call: Callable[[CallRecord], object] | None = None
     follow_seeds: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("keep_stated", "negative", "follow_seeds"):
+            check_kind(name, getattr(self, name), bool, "True or False")
 
     def log(self) -> CallLog:
         """Return a new call log, or raise InvalidInputError if `on_call` is not callable."""

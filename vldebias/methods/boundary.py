@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.data.label_values import CLASS, names_no_group
+from vldebias.data.label_values import CLASS
 from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.errors import InvalidInputError, did_you_mean, warn_of_input
 from vldebias.hosts.edits import IMAGE
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Problem
@@ -37,6 +37,7 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Codes, Floats
+from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 
 FEWEST_UNLABELLED = 100  # with fewer distinct images, two parts appear by chance
@@ -292,10 +293,9 @@ def move_boundary(problem: Problem, role: str, edit: Edit) -> tuple[Edit, str]:
     labelled = 0 if labels is None else int((labels >= 0).sum())
     if 0 < labelled < FEWEST_LABELLED:
         more = quantity(FEWEST_LABELLED - labelled, "more image")
-        warn(
+        warn_of_input(
             f"reference: only {labelled} labelled images move the boundary, which was tested with"
             f" {FEWEST_LABELLED}; label {more}",
-            SuspectInputWarning,
         )
     changed = (predicted != before).mean()
     return moved, f"Moved the boundary: {changed:.0%} of the images change class. {how}"

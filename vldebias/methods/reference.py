@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -54,11 +54,7 @@ class Reference:
             first = first[0]
         is_read = hasattr(first, "shape") or hasattr(first, "features")
         if isinstance(first, str | Path) or not (is_read or isinstance(first, Iterable)):
-            raise InvalidInputError(
-                "reference: expected image features (n, d), a tensor or an ndarray, got"
-                f" {type(first).__name__}; embed images with the model (model.encode_image), or"
-                " load their features (numpy.load)"
-            )
+            _refuse(first)
         # Batches have no length until they are read.
         n = getattr(self.features, "shape", (None,))[0]
         for column, labels in self.labels.items():
@@ -82,13 +78,19 @@ class Reference:
             parts = features
         for part in parts:
             if not getattr(part, "shape", ()):
-                raise InvalidInputError(
-                    "reference: expected image features (n, d), a tensor or an ndarray, got"
-                    f" {type(part).__name__}"
-                )
+                _refuse(part)
             # An empty part yields one empty batch, so that its width and dtype are also checked.
             for start in range(0, max(1, len(part)), _ROWS):
                 yield _unit_rows(part[start : start + _ROWS])
+
+
+def _refuse(features: object) -> NoReturn:
+    """Raise an error for an object that contains no features."""
+    raise InvalidInputError(
+        "reference: expected image features (n, d), a tensor or an ndarray, got"
+        f" {type(features).__name__}; pass vldebias.data.load_embeddings(FILE)[0], or the output of"
+        " model.encode_image"
+    )
 
 
 def _unit_rows(features: object) -> Tensor:

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.special import ndtri
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, check_kind
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import EditMethod, Problem, register_method
 from vldebias.methods.reference import zero_shot
@@ -146,11 +146,7 @@ class RankShares(EditMethod):
         """
         if self.shares is None:
             return dict.fromkeys(names, 1 / len(names))
-        if not isinstance(self.shares, Mapping):
-            raise InvalidInputError(
-                f"shares: got {self.shares!r}; expected a mapping from value to share, with one"
-                f" entry for each of {names}"
-            )
+        check_kind("shares", self.shares, Mapping, f"a mapping from each of {names} to its share")
         shares = dict(self.shares)
         fits = shares.keys() == set(names) and min(shares.values()) > 0
         if not fits or abs(sum(shares.values()) - 1) > 1e-6:

@@ -19,7 +19,7 @@ from typing import cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, check_kind
 from vldebias.utils.names import check_path
 from vldebias.version import __version__
 
@@ -39,6 +39,15 @@ _UNREACHED = (
     "outgoing traffic has been disabled",
     "root cause in the stacktrace above",
 )
+
+# What messages of libraries mean, which name their own classes or a website.
+_MEANINGS = {
+    "Can't load (?:image )?processor": "save its processor there (processor.save_pretrained)",
+    "checkpoint file for '(.*?)'": r"\1 is damaged or incomplete; download it again",
+    r"expected \[.*'(tokenizer|unet|vae|text_encoder)'.*but only \{(?!.*'\1')": (
+        r"its model_index.json names no \1; save the pipeline there with all of its parts"
+    ),
+}
 
 
 @contextmanager
@@ -115,6 +124,9 @@ def reason(error: BaseException) -> str:
         return _differing_keys(text)
     if any(words in text for words in _UNREACHED):
         return "it is not in this machine's cache, and the hub cannot be reached"
+    for pattern, meaning in _MEANINGS.items():
+        if found := re.search(pattern, text):
+            return found.expand(meaning)
     first = text.strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
@@ -166,11 +178,8 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
     Raises:
         InvalidInputError: If the name is neither a folder nor a readable repository.
     """
-    if not isinstance(name, str | os.PathLike):
-        raise InvalidInputError(
-            f"load_edit: got {type(name).__name__}; expected a folder written by save_pretrained,"
-            " or the name of a hub repository"
-        )
+    expected = "a folder written by save_pretrained, or the name of a hub repository"
+    check_kind("load_edit", name, str | os.PathLike, expected)
     check_path(str(name), "edit")
     if os.path.isdir(name):
         return Path(name)

@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import RENAMED, InvalidInputError, explain_keywords, shortened
+from vldebias.errors import RENAMED, InvalidInputError, check_kind, explain_keywords, shortened
 from vldebias.prompts.english.words import lists
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
@@ -618,17 +618,15 @@ def load_prompts(name_or_path: str | Path | Mapping[str, object] | PromptSet) ->
         _check_mapping(content)
         name = str(content.pop("name", "custom"))
         return _checked(content, name, name)
-    if not isinstance(name_or_path, str | Path):
-        raise InvalidInputError(
-            f"attribute: got {shortened(repr(name_or_path), 60)}; expected a prompt set, such as"
-            " 'gender' (see vldebias.list_prompts()), its .yaml file, or a list of sets"
-        )
+    expected = "a prompt set, such as 'gender' (see vldebias.list_prompts()), or its .yaml file"
+    check_kind("attribute", name_or_path, str | Path, expected)
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         if name_or_path not in packaged("prompts"):
             _refuse_name(name_or_path)
         return _packaged(name_or_path)
     path = Path(name_or_path).expanduser()
-    return _checked(read_yaml(path), path.stem, str(path))
+    content = read_yaml(path)
+    return _checked(content, str(content.pop("name", path.stem)), str(path))
 
 
 def _check_mapping(content: Mapping[str, object]) -> None:
@@ -647,7 +645,8 @@ def _check_mapping(content: Mapping[str, object]) -> None:
         raise InvalidInputError(
             f"attribute: got words for the values {', '.join(map(str, content))}; expected a prompt"
             f" set: vldebias.make_prompt_set('custom', {shortened(str(words), 200)},"
-            " concepts=['doctor', 'nurse'])"
+            " concepts=['doctor', 'nurse']); if the words are not adjectives, balanced prompts also"
+            " need phrase=, such as {'with': 'with glasses', 'without': 'without glasses'}"
         )
 
 
@@ -667,7 +666,7 @@ def _refuse_name(name: str) -> None:
             " vldebias.balance_prompts(prompts, attribute)"
         )
     if kind_of_path(name) == "edit":
-        check_path(name, "model")  # the error says what the folder is
+        check_path(name)  # the error says what the folder is
     if Path(name).suffix:
         raise InvalidInputError(
             f"attribute: got the file {name!r}; expected a prompt set, such as 'gender', or its"
@@ -692,7 +691,10 @@ def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
         problem: object = explain(error, "", Recipe.model_fields)
     except ValueError as error:
         problem = error
-    raise InvalidInputError(f"{place}: {problem}; see help(vldebias.make_prompt_set)")
+    raise InvalidInputError(
+        f"{place}: {problem}; see help(vldebias.make_prompt_set),"
+        " or let `vldebias prompts new` write the file"
+    )
 
 
 def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vldebias.errors import (
     CLOSE_LABELS,
     InvalidInputError,
+    check_kind,
     did_you_mean,
     explain_keywords,
     warn_of_input,
@@ -136,6 +137,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         by_row, rows = rows_of_ids(id_rows, source, is_index=not isinstance(scores, Mapping))
         labels = None if labels is None else cast("ColumnLike", by_row)
     n = int(rows.max(initial=UNKNOWN)) + 1
+    expected = "queries.index or its file; vectors are passed to debias_queries as reference="
+    check_kind("index", index, IndexGroups | str | Path | None, expected)
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
     if ids is not None and len(groups.codes) < n:
@@ -383,10 +386,7 @@ def read_checked(
     """
     if checked is None:
         return {}
-    if not isinstance(checked, Mapping):
-        raise InvalidInputError(
-            f"checked: expected a mapping from row or id to true group, got {str(checked)[:60]}"
-        )
+    check_kind("checked", checked, Mapping, "a mapping from row or id to true group")
     codes: dict[int | str, int] = {}
     for key, group in checked.items():
         if str(group) not in names:

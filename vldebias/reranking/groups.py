@@ -14,8 +14,6 @@ from vldebias.data.label_values import (
     USUAL_VALUES,
     groups_as_many_as_rows,
     misspelt,
-    names_no_group,
-    written_alike,
 )
 from vldebias.data.labels import Labels, cross
 from vldebias.errors import CLOSE_LABELS, InvalidInputError, did_you_mean, warn_of_input
@@ -31,6 +29,7 @@ from vldebias.reranking.candidates import (
 )
 from vldebias.reranking.nearest import borders_of, labels_and_margins, shares_near
 from vldebias.utils.arrays import refuse_masked
+from vldebias.utils.label_words import names_no_group, written_alike
 
 POOL, EVEN = "pool", "even"
 ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
@@ -188,11 +187,7 @@ def _check_names(labels: Labels, where: str) -> None:
     problem = groups_as_many_as_rows(labels)
     if problem:
         raise InvalidInputError(f"{where}: {problem}")
-    problems = misspelt(labels.names, USUAL_VALUES)
-    for names in written_alike(labels.names):
-        problems.append(
-            f"{' and '.join(map(repr, names))} differ only in case or spaces; use one spelling"
-        )
+    problems = misspelt(labels.names, USUAL_VALUES) + written_alike(labels.names)
     are_numbers = all(re.fullmatch(r"[-+]?\d+", name) for name in labels.names)
     if are_numbers and len(labels.names) > max(_MOST_CODES, 0.5 * labels.known.sum()):
         problems.append(

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from vldebias.api import debias
 from vldebias.data import ImageData
-from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.errors import InvalidInputError, check_kind, did_you_mean, need
 from vldebias.hosts import Attachment
 from vldebias.measure.rows import NONE
 from vldebias.methods import Method, Problem, get_method
@@ -106,10 +106,7 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         raise TypeError(
             f"grid() got an unexpected keyword argument {name!r}; {did_you_mean(name, known)}"
         )
-    if not isinstance(seeds, Iterable):
-        raise InvalidInputError(
-            f"seeds: got {seeds!r}; expected a list of seeds, such as seeds=range(4)"
-        )
+    check_kind("seeds", seeds, Iterable, "a list of seeds, such as seeds=range(4)")
     check_count(steps, "steps")
     chosen = prompts or _class_prompts(attribute)
     rows = [chosen] if isinstance(chosen, str) else list(checked_texts(chosen))

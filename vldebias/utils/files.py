@@ -348,7 +348,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         content = yaml.load(text.decode("utf-8-sig"), _strict_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"{path}: got {' '.join(str(error).split()):.300}; expected YAML in UTF-8"
+            f"{path}: not valid YAML in UTF-8: {' '.join(str(error).split()):.300}; correct it"
         ) from None
     if not isinstance(content, dict):
         raise InvalidInputError(

@@ -61,7 +61,7 @@ _KIND_OF_SUFFIX = {
 # What each kind is called, and what takes it if that is clear.
 _USE_OF_KIND = {
     "pipeline": "a diffusers pipeline; use load_host(pipeline={path!r}), or --pipeline {path}",
-    "model": "an image-text model; use load_host({path!r}), or --model {path}",
+    "model": "an image-text model; use load_host({path!r}), or --model {path} where there is one",
     "edit": "a saved edit; use vldebias.load_edit({path!r})",
     "result": "the folder of a result; use vldebias eval show {path}",
     "weights": (
@@ -108,9 +108,8 @@ def check_path(name: str, *kinds: str) -> None:
         # The weights of a saved model are loaded from its folder.
         if kind == "weights" and kind_of_path(path.parent) in kinds:
             use = f"a file of weights; pass its folder, {str(path.parent)!r}"
-        if ";" not in use:
-            use += f"; expected {' or '.join(_EXPECTED_OF_KIND[kind] for kind in kinds)}"
-        raise InvalidInputError(f"{name}: this is {use}")
+        expected = " or ".join(_EXPECTED_OF_KIND[kind] for kind in kinds)
+        raise InvalidInputError(f"{name}: {expected and f'expected {expected}, but '}this is {use}")
     if os.path.isdir(path) and not kind and "edit" not in kinds:  # edits may be in subfolders
         expected = " or ".join(_EXPECTED_OF_KIND[kind] for kind in kinds)
         files = ", ".join(name for name, kind in _KIND_OF_FILE.items() if kind in kinds)
@@ -274,9 +273,9 @@ def check_name_without_weights(name: str) -> None:
     tags = _tags_of(name)
     if tags:
         raise InvalidInputError(
-            f"{name!r} is an open_clip architecture without weights; expected --model {name}"
-            f" --pretrained TAG (in `eval paper`, --model {name}:TAG), where TAG is one of"
-            f" {', '.join(tags)}"
+            f"{name!r} is an open_clip architecture without weights; expected"
+            f" load_host({name!r}, pretrained=TAG), or --model {name} --pretrained TAG (in `eval"
+            f" paper`, --model {name}:TAG), where TAG is one of {', '.join(tags)}"
         )
     lower_names = {known.lower(): known for known in architectures()}
     (closest,) = difflib.get_close_matches(name.lower(), lower_names, n=1, cutoff=0.85) or ("",)

@@ -10,7 +10,7 @@ import typer
 
 from vldebias.cli.common import App, check_page, echo, print_grid, print_json, print_message
 from vldebias.cli.flags import Json
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def predict(
     from vldebias.utils.files import packaged
 
     from ..prediction import subject
-    from .forecast import forecast
+    from .forecast import forecast, known_models
     from .page import read_records
     from .protocol import load_protocol
 
@@ -235,8 +235,13 @@ def predict(
         subjects = [subject(text) for text in read_prompts(prompts).prompts]
     if not subjects:
         raise InvalidInputError(f"{prompts}: the file is empty; expected one prompt per line")
+    records = read_records(files or list(packaged("records").values()))
+    known = known_models(records, attribute, value)
+    if model not in known:
+        hint = did_you_mean(model, known, f"measured are {', '.join(known)}", 0.9)
+        print_message(f"{model!r} is not in the records, and counts as a new model; {hint}")
     forecasts, coverage = forecast(
-        read_records(files or list(packaged("records").values())),
+        records,
         subjects,
         attribute=attribute,
         value=value,

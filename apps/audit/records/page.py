@@ -122,7 +122,7 @@ def read_records(paths: Sequence[Path]) -> list[Record]:
     names = [record.name for record in records]
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if not records or repeated:
-        problem = f"several records named {repeated}" if repeated else "no *.json files"
+        problem = f"several records named {repeated}" if repeated else "no records (*.json)"
         raise InvalidInputError(f"records: got {problem}; expected one file for each name")
     return sorted(records, key=lambda record: record.name)
 

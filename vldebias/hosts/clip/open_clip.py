@@ -128,8 +128,8 @@ class OpenClipHost(JointHost):
             if (length, vocabulary) != (77, 49408):
                 raise InvalidInputError(
                     f"{self.name}: context length {length} and vocabulary {vocabulary} do not match"
-                    " CLIP's own tokenizer (77, 49408); pass"
-                    " tokenizer=open_clip.get_tokenizer(model_name)"
+                    " CLIP's own tokenizer (77, 49408); pass tokenizer=, the one that was loaded"
+                    " with the model, or in place of the model what vldebias.load_host returns"
                 )
             return need("open_clip").SimpleTokenizer()
         has_ids = hasattr(tokenizer, "tokenizer") or hasattr(tokenizer, "all_special_ids")

@@ -163,12 +163,9 @@ def check_kind(name: str, value: object, kinds: Any, expected: str) -> None:
         InvalidInputError: If the value has another type.
     """
     if not isinstance(value, kinds):
-        got = (
-            repr(value)
-            if isinstance(value, str | int | float | list | None)
-            else type(value).__name__
-        )
-        raise InvalidInputError(f"{name}: got {shortened(got, 60)}; expected {expected}")
+        is_plain = isinstance(value, str | int | float | list | None)
+        got = shortened(repr(value), 60) if is_plain else type(value).__name__
+        raise InvalidInputError(f"{name}: got {got}; expected {expected}")
 
 
 def missing(package: str) -> MissingPackageError:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, check_kind
 from vldebias.hosts.clip.merge import foldable
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Original, hook_methods
@@ -108,10 +108,7 @@ class CustomHost(Host):
 
     def _place_of(self, model: object, method: str) -> tuple[object, str]:
         """Return the object that has the method, and the method's name; "forward" for a module."""
-        if not isinstance(method, str):
-            raise InvalidInputError(
-                f"custom: got {method!r}; expected the name of a method, such as 'encode_text'"
-            )
+        check_kind("custom", method, str, "the name of a method, such as 'encode_text'")
         path, _, name = method.rpartition(".")
         try:
             place = attrgetter(method)(model)

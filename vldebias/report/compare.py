@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError, shortened
+from vldebias.errors import InvalidInputError, check_kind, shortened
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
 from vldebias.projection.fingerprint import Fingerprint
@@ -274,10 +274,7 @@ def _opened(result: Result | str | os.PathLike[str]) -> Result:
 
     if isinstance(result, Result):
         return result
-    if not isinstance(result, str | os.PathLike):
-        raise InvalidInputError(
-            f"compare: expected two results or paths of results, got {type(result).__name__}"
-        )
+    check_kind("compare", result, str | os.PathLike, "two results or paths of results")
     path = Path(result)
     if path.is_dir():
         path /= "result.json"

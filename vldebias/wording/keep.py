@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from vldebias.errors import InvalidInputError, shortened
+from vldebias.errors import check_kind
 from vldebias.prompts import load_prompts
 from vldebias.prompts.attribute import Attribute
 from vldebias.utils.phrases import listed_words
@@ -125,11 +125,8 @@ def keep_person(instruction: str) -> KeptPerson:
     >>> keep_person("Make her older")[1:]
     ("; keep the person's skin tone and gender as in the photo", 'asks to change apparent age')
     """
-    if not isinstance(instruction, str):
-        raise InvalidInputError(
-            f"instruction: got {shortened(repr(instruction), 100)}; expected one string. For"
-            " several: [keep_person(text) for text in texts]"
-        )
+    expected = "one string. For several: [keep_person(text) for text in texts]"
+    check_kind("instruction", instruction, str, expected)
     if not instruction.strip():
         return KeptPerson(instruction, "", "empty")
     if "keep the person's" in instruction.casefold():

@@ -93,6 +93,7 @@ def test_every_noun_in_a_frame_is_written_and_read_as_stated(code):
         for entry in nouns:
             number_of_nouns += 1
             first, *others = entry.split("/")
+            assert len(others) <= 2, entry
             forms = (first, *others, first, first)[:3]
             # Over all nouns, these are all frames. "Joven" in "un joven médico" is a noun, too.
             frames_of_noun = [

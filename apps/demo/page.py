@@ -21,7 +21,7 @@ from .events import QUIET
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = "The drawings are by a toy model, which says nothing about others; the photographs are real."
+TOY = "Drawings are by a toy model and say nothing about other models; the photographs are real."
 HEAD = "<h1>vldebias: who appears when you do not say who?</h1><p>{toy}</p>"
 
 

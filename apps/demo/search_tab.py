@@ -43,7 +43,7 @@ SAVED = "This is a saved example. Change the query or a setting, and press Searc
 TITLES = (
     "As found",
     "Edited: the method “{}” changes the query",
-    "Re-ranked (recommended): to the shares of the gallery, by the groups that the model predicts",
+    "Re-ranked (recommended: edits make more searches worse): to the gallery's predicted shares",
 )
 WORSE = "{}: this query got worse, because its top results are less even than as found."
 NO_GAIN = "{}: no gain for this query, because the model predicts some of the groups wrongly."

@@ -18,7 +18,7 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, TaskProvenance
 from vldebias.report.conclusion import Conclusion, shared_cost
-from vldebias.report.table import ReadableRow, form_of, setting_of
+from vldebias.report.table import NAMES, ReadableRow, form_of, setting_of
 from vldebias.utils.phrases import listed_words
 from vldebias.utils.pictures import INK, for_matplotlib, subplots
 
@@ -179,8 +179,8 @@ def tradeoffs(
             for (bias, cost), name, marker in zip(pairs, names, cycle(MARKERS), strict=False):
                 _draw_point(axis, bias, cost, name, colors[bias.method], marker)
                 words.append(f"{bias.name}: {bias.moved}, {cost.title} {cost.moved}")
-            bias, cost = pairs[0]
-            _finish_tradeoff(axis, bias, cost)
+            reference = next((row.name for row in block if row.method == NONE), NAMES[NONE])
+            _finish_tradeoff(axis, *pairs[0], reference)
             plot.legend(
                 fontsize=9,
                 labelcolor=INK,
@@ -189,7 +189,7 @@ def tradeoffs(
                 bbox_to_anchor=(0, 1 - 2.65 / high),
                 frameon=False,
             )
-            facts = {"task": task, "measure": measure, "cost": cost.title}
+            facts = {"task": task, "measure": measure, "cost": cost.title, "reference": reference}
             drawn.append({**facts, "words": "; ".join(words), "svg": _svg(plot)})
     return drawn
 
@@ -211,14 +211,14 @@ def _draw_point(
     )
 
 
-def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow) -> None:
-    """Draw the model without a method at (0, 0), and set the titles of the axes."""
+def _finish_tradeoff(axis: Axes, bias: ReadableRow, cost: ReadableRow, reference: str) -> None:
+    """Draw the named reference at (0, 0), and set the titles of the axes."""
     for draw_line in (axis.axhline, axis.axvline):
         draw_line(0, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     if cost.better == "lower":
         axis.invert_xaxis()  # a larger loss is further left for every utility
     arrow = "\N{RIGHTWARDS ARROW}" if bias.better == "higher" else "\N{LEFTWARDS ARROW}"
-    axis.plot([0], [0], "o", color=PLAIN, markersize=5, zorder=1, label="no method")
+    axis.plot([0], [0], "o", color=PLAIN, markersize=5, zorder=1, label=for_matplotlib(reference))
     axis.set_ylabel(_label(f"{arrow} change of {bias.title}"), fontsize=9, color=INK)
     axis.set_xlabel(for_matplotlib(f"change of {cost.title}"), fontsize=9, color=INK)
     axis.locator_params(axis="x", nbins=4)

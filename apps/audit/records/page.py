@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vldebias.errors import InvalidInputError, need
-from vldebias.utils.phrases import capitalised, persons
+from vldebias.utils.phrases import capitalised, listed_words, persons
 
 from .protocol import load_protocol
 from .schema import NEUTRAL, Figure, Record
@@ -79,7 +79,7 @@ class Dot:
         value: the value.
         unevenness: the distance from even, averaged over prompts, as a share of its maximum.
         one_way: for how many prompts a single value has more than 90% of the images.
-        even: the share of each value if all values are equally frequent.
+        values: all values of the attribute in the record.
     """
 
     title: str
@@ -89,7 +89,7 @@ class Dot:
     value: str
     unevenness: Cell
     one_way: int
-    even: float
+    values: list[str]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _section(attribute: str, records: Sequence[Record]) -> Section:
     of_qualifier = range(len(values), len(values) + len(shown_qualifiers))
     main = [place for place in range(len(columns)) if place not in of_qualifier]
     tables = [
-        _filled("The same figures as a table", columns, groups, main),
+        _filled("Figures as a table", columns, groups, main),
         _filled(f"{title} by qualifier", columns, groups, of_qualifier),
     ]
     return Section(
@@ -248,7 +248,7 @@ def _dot(record: Record, row: Row, value: int, columns: Sequence[str]) -> Dot | 
         value=name,
         unevenness=row.cells[columns.index(UNEVENNESS)],
         one_way=sum(max(row.values()) > ONE_WAY for row in shares),
-        even=1 / len(record.values),
+        values=[value.casefold() for value in record.values],
     )
 
 
@@ -281,14 +281,14 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
     is_even = []
     for dot in counted:
         low, high = dot.share.low, dot.share.high
-        if low is not None and high is not None and low <= dot.even <= high:
+        if low is not None and high is not None and low <= 1 / len(dot.values) <= high:
             is_even.append(dot)
     if is_even:
         worst = max(is_even, key=lambda dot: dot.one_way / len(dot.of_prompts))
         sentences.append(
             f"An even total does not mean even professions: {worst.title} shows"
             f" {persons(worst.value)} in {worst.share.text} of the images (even among"
-            f" {1 / worst.even:.0f} values: {worst.even:.0%}), and {worst.one_way} of its"
+            f" {listed_words(worst.values)}: {1 / len(worst.values):.0%}), and {worst.one_way} of"
             f" {len(worst.of_prompts)} professions are over {ONE_WAY:.0%} one way."
         )
     sentences.append("Compare models only within a group, which has the same prompts and judge.")

@@ -38,6 +38,10 @@ def test_the_table_fits_and_is_readable_in_a_browser(
         percent = int(re.search(r"(\d+)% female in total", dot.inner_text())[1])
         centre = circle["x"] + circle["width"] / 2 - frame["x"]
         assert 100 * centre / frame["width"] == pytest.approx(percent, abs=0.6)
+        # Tables are only open if there is no plot.
+        assert page.locator("section:has(figure) details[open]").count() == 0
+        assert page.locator("section:not(:has(figure)) details:not([open])").count() == 0
+        assert page.locator("section details[open]").count() > 0
         # Each profession has a small dot, and the most even professions of a group come first.
         assert dot.locator(".one").count() == 33
         groups = page.locator("figure").first.inner_text().split("100%: all")[1:]

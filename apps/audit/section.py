@@ -141,7 +141,7 @@ class AuditSection:
         head = ["verdict", share_heading(self.prompts), "prompt"]
         has_prediction = any(row.predicted for row in self.prompts)
         if has_prediction:
-            head.insert(2, "predicted")
+            head.insert(2, "expected")
         rows = [head]
         for row in shown:
             cells = [row.verdict, row.share, " ".join(row.prompt.split())]

@@ -622,7 +622,7 @@ def _add_slope(skin: _Block, start: Floats, relative: Floats) -> None:
 
 
 def _skin_answer(skin: _Block, *, is_relative: bool) -> str:
-    """Return which instructions lighten or darken skin, or else the mean over all pairs.
+    """Return which instructions visibly lighten or darken skin, or else the mean over all pairs.
 
     Args:
         skin: the measured rows.
@@ -633,8 +633,8 @@ def _skin_answer(skin: _Block, *, is_relative: bool) -> str:
     rows = [row for row in skin.result.rows if row.metric == metric]
     parts = [row for row in rows if row.subset.startswith("instruction: ")]
     clear = {
-        "lighter": [row for row in parts if row.interval[0] > 0],
-        "darker": [row for row in parts if row.interval[1] < 0],
+        "lighter": [row for row in parts if row.interval[0] > 0 and row.value > VISIBLE],
+        "darker": [row for row in parts if row.interval[1] < 0 and row.value < -VISIBLE],
     }
     answers = []
     for change, of_change in clear.items() if len(parts) > 1 else ():

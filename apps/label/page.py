@@ -243,7 +243,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     lines = [f"Each answer is saved immediately to {engine.log.path}."]
     if folder.weights:
         lines.append(
-            f"Images that {folder.judge} is unsure about were sampled more often. The answers are"
+            f"Images that the {folder.judge} is unsure about were sampled more often. Answers are"
             " weighted to correct for this."
         )
     if folder.missing:

@@ -11,7 +11,6 @@ from torch import nn
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
-from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines.calls import PICTURES, edited_images, set_texts, texts_of_images
 from vldebias.methods import Balanced
 from vldebias.methods.presets import log_once
@@ -248,26 +247,6 @@ def test_unchanged_prompts_reach_the_encoders_bit_identically(name, images):
     assert bare
 
 
-def test_all_three_states_work_and_strength_is_the_share_of_images():
-    pipe = tiny.sd()
-    call = {"num_images_per_prompt": 4, "negative_prompt": "blurry", "guidance_scale": 3.0}
-    bare = tiny.draw(pipe, "A photo of a nurse.", **call)
-    before = dict(vars(pipe))
-    attachment = balanced(pipe)
-    assert attachment_of(pipe) is attachment
-    assert not torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
-    with attachment.disabled():
-        assert torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
-    attachment.strength = 0.5
-    tiny.draw(pipe, "A photo of a nurse.", **call)
-    assert attachment.sampled.count(None) == 2
-    attachment.strength = 0
-    assert torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
-    attachment.remove()
-    assert torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)
-    assert vars(pipe) == before
-
-
 def test_a_plan_of_many_calls_is_balanced_at_once():
     pipe = tiny.sd()
     attachment = balanced(pipe)
@@ -286,13 +265,6 @@ def test_balanced_prompts_are_not_an_edit():
         fit_projections(pipe, SET, method="balanced-prompts")
     with pytest.raises(UnsupportedHostError, match="cali"):
         balanced(pipe).merge()
-
-
-def test_balanced_prompts_are_the_default_of_pipelines():
-    assert "balanced-prompts" in repr(debias(tiny.sd(), SET))
-    pipe = tiny.sd()
-    with debias(pipe, tiny.gender()) as attachment:  # the prompt set has no words for values
-        assert attachment.projections["sequence"].method == "cali"
 
 
 @pytest.mark.parametrize("method", [None, "default"])

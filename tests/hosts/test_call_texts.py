@@ -34,15 +34,21 @@ def drawn(name, **changes):
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_a_subject_only_in_the_second_text_gets_the_value(name, monkeypatch):
-    pipe, call = drawn(name, prompt_2=OPEN, num_images_per_prompt=2)
+@pytest.mark.parametrize(
+    ("prompt", "prompt_2"),
+    [(SCENE, "a photo of a{} doctor"), ("a photo of a{} doctor", "a{} doctor in a ward")],
+)
+def test_all_texts_about_the_subject_get_the_value_of_their_image(
+    prompt, prompt_2, name, monkeypatch
+):
+    pipe, call = drawn(name, prompt_2=prompt_2.format(""), num_images_per_prompt=4)
     kept = texts_of_encoding(monkeypatch)
     attachment = debias(pipe, SET)
-    tiny.draw(pipe, SCENE, **call)
-    assert sorted(attachment.sampled) == ["female", "male"]
-    assert attachment.reasons == [None, None]
-    assert kept[0]["prompt"] == [SCENE] * 2
-    assert kept[0]["prompt_2"] == [f"a photo of a {value} doctor" for value in attachment.sampled]
+    tiny.draw(pipe, prompt.format(""), **call)
+    assert sorted(attachment.sampled) == ["female", "female", "male", "male"]
+    assert attachment.reasons == [None] * 4
+    for argument, text in {"prompt": prompt, "prompt_2": prompt_2}.items():
+        assert kept[0][argument] == [text.format(f" {value}") for value in attachment.sampled]
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -54,18 +60,6 @@ def test_any_text_may_state_the_value(name, monkeypatch):
     assert attachment.sampled == [None, None]
     assert attachment.reasons == ["stated", "stated"]
     assert kept[0]["prompt"] == OPEN
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_all_texts_of_an_image_get_the_same_value(name, monkeypatch):
-    pipe, call = drawn(name, prompt_2="a doctor in a ward", num_images_per_prompt=4)
-    kept = texts_of_encoding(monkeypatch)
-    attachment = debias(pipe, SET)
-    tiny.draw(pipe, OPEN, **call)
-    values = attachment.sampled
-    assert sorted(values) == ["female", "female", "male", "male"]
-    assert kept[0]["prompt"] == [f"a photo of a {value} doctor" for value in values]
-    assert kept[0]["prompt_2"] == [f"a {value} doctor in a ward" for value in values]
 
 
 @pytest.mark.parametrize("prompts", [[OPEN, None], [[OPEN]]])

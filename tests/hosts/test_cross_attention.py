@@ -424,12 +424,6 @@ def test_different_weights_and_layers_are_rejected(fitted: Callable[[str], Fitte
         debias(fitted("PixArt").make(), edit)
 
 
-@pytest.mark.parametrize("name", ["StableDiffusion3", "Flux", "Chroma", "AuraFlow"])
-def test_joint_attention_is_rejected_with_a_helpful_message(name: str) -> None:
-    with pytest.raises(UnsupportedHostError, match="no cross-attention that reads only the prompt"):
-        fit_projections(FAMILIES[name][0](), SET, method=few(name))
-
-
 def test_invalid_requests_are_rejected_with_a_message(fitted: Callable[[str], Fitted]) -> None:
     make, draw, edit = fitted("StableDiffusion")
     pipe = make()

@@ -237,7 +237,7 @@ def test_saved_edits_can_be_attached_and_edits_for_other_models_are_rejected(
     host = example.resolve()
     if len(edits) > 1:
         with pytest.raises(
-            VldebiasError, match=rf"has the roles \['{role}', .*no edit for \['{[*edits][1]}'\]"
+            VldebiasError, match=rf"has the roles \['{role}', .*none for \['{[*edits][1]}'\]"
         ):
             example.debias({role: edit})
     with pytest.raises(ProjectionMismatchError, match=rf"space 'moon', not '{host.space(role)}'"):

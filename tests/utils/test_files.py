@@ -267,7 +267,7 @@ def bomb(lines: int) -> str:
         ("a: \x00", "special characters"),
         ("- a", r"x\.yaml: .*\['a'\].*mapping"),
         ("a: " + "x" * 1_000_000, "1,000,000 bytes"),
-        (b"a: \xff", r"x\.yaml: .*0xff.*YAML"),
+        (b"a: \xff", r"x\.yaml: not valid YAML .*0xff"),
     ],
 )
 def test_untrusted_yaml_is_rejected_with_a_message(

@@ -23,8 +23,6 @@ from vldebias.wording.languages.table import Table
 HERE = Path(__file__).parent
 GENDER = Attribute(load_prompts("gender"), {})
 UNSPACED = ("ja", "ko", "zh")  # languages with words for age and race
-# Lists that every table has.
-REQUIRED = {"name", "default", "picture", "and", "next", "doubt", "female", "male"}
 
 
 def labelled(code):
@@ -95,6 +93,7 @@ def test_every_noun_in_a_frame_is_written_and_read_as_stated(code):
         for entry in nouns:
             number_of_nouns += 1
             first, *others = entry.split("/")
+            assert len(others) <= 2, entry
             forms = (first, *others, first, first)[:3]
             # Over all nouns, these are all frames. "Joven" in "un joven médico" is a noun, too.
             frames_of_noun = [
@@ -117,24 +116,6 @@ def test_every_noun_in_a_frame_is_written_and_read_as_stated(code):
                 wrong.append((prompt, written, texts))
     assert not wrong
     assert number_of_nouns >= 100
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_tables_have_the_lists_that_the_reader_asks_for(code):
-    table = load_language(code)
-    assert table.lists.keys() >= REQUIRED
-    assert len(table.entries("say-female")) == len(table.entries("say-male")) == 1
-    classes = {name.partition("-")[2] for name in table.lists if name.startswith("noun-")}
-    for name, entries in table.lists.items():
-        kind, _, class_of_noun = name.partition("-")
-        if kind in ("frame", "start", "bare", "of", "subject") and class_of_noun:
-            assert class_of_noun in classes, name
-            for entry in entries:
-                parts = entry.split("/")
-                assert len(parts) == 3, (name, entry)
-                assert all(part.count("~") == 1 for part in parts), (name, entry)
-        if kind == "noun":
-            assert all(entry.count("/") <= 2 for entry in entries), name
 
 
 def test_a_table_that_is_not_in_the_default_is_detected_but_leaves_prompts_unchanged(
@@ -280,16 +261,6 @@ def test_what_is_not_plain_is_left_unchanged(prompt):
     balanced = balance_prompts(prompt, "gender")
     assert balanced.prompts == [prompt]
     assert balanced.reasons[0] in ("not plain", "named", "language", "no person")
-
-
-def test_every_person_in_a_plain_place_gets_a_value():
-    balanced = balance_prompts(["Ein Arzt untersucht einen Patienten"] * 8, "gender", seed=0)
-    assert set(balanced.prompts) == {
-        "Eine Ärztin untersucht eine Patientin",
-        "Eine Ärztin untersucht einen männlichen Patienten",
-        "Ein männlicher Arzt untersucht eine Patientin",
-        "Ein männlicher Arzt untersucht einen männlichen Patienten",
-    }
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -74,19 +74,6 @@ def test_find_matches_the_naive_implementation(text: str) -> None:
     assert StatedWords(WORDS).find(text) == naive(WORDS, text)
 
 
-@pytest.mark.parametrize(
-    "text", ["a photo of a male-dominated office", "a dark-skinned woman's 25-year-old son"]
-)
-def test_clip_ids_give_the_same_result_as_the_text(text: str) -> None:
-    from open_clip.tokenizer import SimpleTokenizer
-
-    tokenizer = SimpleTokenizer()
-    decoded = tokenizer.decode(tokenizer.encode(text))
-    assert decoded.strip() != text  # otherwise, this test would not show anything
-    stated = StatedWords((*WORDS, "male"))
-    assert stated.find(decoded) == stated.find(text) != ()
-
-
 # ---- templates
 
 AN = (

@@ -242,8 +242,8 @@ class Loss:
 
 
 ADVICE = (
-    "Start with info_nce. Train pretrained weights only for a domain that is new to them, with"
-    " --val-split, which saves the final weights or those half way to them, whichever score better."
+    "Start with info_nce. Train pretrained weights only for a domain that is new to them. With"
+    " --val-split, the run saves the final or the half-way weights, whichever score better."
     " If captions are class names, try gce. Use rince only if it wins on your own held-out data."
 )
 """Advice on which loss to use, repeated word for word in the documentation."""

@@ -113,7 +113,8 @@ class Comparison:
         words += ", such as" if count > len(listed) else ":"
         # If the questions differ, so does the meaning of every verdict.
         is_other = any(QUESTION.search(warning) for warning in self.warnings)
-        return f"{'Different experiments: ' if is_other else ''}{words} {listed_words(listed)}"
+        ending = ", so a change may come from them" if is_other else ""
+        return f"{words} {listed_words(listed)}{ending}"
 
     def _repr_html_(self) -> str:
         """Return a summary for notebooks, with a collapsible list of differing settings."""

@@ -626,8 +626,7 @@ class References:
         # effect.
         never_varies = chance is not None and chance.interval[1] - chance.interval[0] <= FLOAT_NOISE
         # The same holds if no resample changes a bias, as with one image per prompt.
-        is_bias = self.metrics[row.metric].kind == "bias" and row.better == "lower"
-        if is_bias and not is_assigned and row.value > FLOAT_NOISE:
+        if verdict_of_change == "equal" and row.better == "lower" and row.value > FLOAT_NOISE:
             never_varies |= row.interval[1] - row.interval[0] <= FLOAT_NOISE
         if never_varies or (has_small_group(row) and verdict_of_change != "equal"):
             return TOO_FEW

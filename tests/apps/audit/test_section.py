@@ -82,7 +82,7 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     assert nurse.predicted.startswith("60% female")
     page = page_of(audited, tmp_path)
     assert "counted share [95%]" in page
-    assert "predicted [95%]" in page
+    assert "expected [95%]" in page
     assert page.count('src="data:image/jpeg') == 8
     assert "<small>unclear 0.50</small>" in page
     assert "<small>female 0.90</small>" in page
@@ -143,7 +143,7 @@ def test_a_count_unlike_its_prediction_is_marked(
     audited = audit_of(counted, COUNTED.model_copy(update=changes))
     (nurse,) = audited_prompts(audited, readable(audited))
     assert nurse.is_unlike is is_unlike
-    assert ("unlike the prediction" in page_of(audited, tmp_path)) is is_unlike
+    assert ("unlike expected" in page_of(audited, tmp_path)) is is_unlike
     assert ("(unlike)" in str(audited)) is is_unlike
 
 

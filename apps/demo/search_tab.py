@@ -298,7 +298,7 @@ def _lines(answer: Answer) -> str:
     """Return a table of the results, with sentences about rows that gain nothing."""
     top = f"first {answer.before.top}"
     rows = ""
-    for name, *values in [("", top, "MaxSkew", "kept"), *answer.summary()]:
+    for name, *values in [("results", top, "MaxSkew", "kept"), *answer.summary()]:
         cells = "".join(f"<td>{escape(value)}</td>" for value in values)
         rows += f'<tr><th scope="row">{name}</th>{cells}</tr>'
     sentences = [(answer.reason(), "line")] if answer.reason() else []

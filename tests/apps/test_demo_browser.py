@@ -163,7 +163,7 @@ def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
     with opened(browser, address) as page:
         page.get_by_role("tab", name="Search and classify").click()
         rows = page.locator("#search-verdict tr").all_inner_texts()
-        assert rows[0].split() == ["first", "20", "MaxSkew", "kept"]
+        assert rows[0].split() == ["results", "first", "20", "MaxSkew", "kept"]
         assert [row.split()[0] for row in rows[1:]] == ["As", "Edited", "Re-ranked"]
         assert all(row.endswith(" of 20") for row in rows[1:])
         for row in range(3):

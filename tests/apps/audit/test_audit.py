@@ -402,7 +402,7 @@ class TestUnknownModel:
         assert (second.verdict, second.remedy) == ("too few images (8)", "generate 64 more")
         text = str(result)
         assert "counted share [95%]" in text
-        assert "predicted" in text
+        assert "  expected   " in text
 
 
 @pytest.mark.parametrize(

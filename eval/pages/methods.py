@@ -295,18 +295,21 @@ def _number(kind: str) -> int:
 def search_range() -> str:
     """Write the mean and the range over indexes of what a search leaves, keeps and worsens."""
     rows = [row for row in read("search_index").rows if row.task.startswith(GENDER_INDEXES)]
-    columns = [["", "skew left", "worst index", "queries that get worse", "results that stay"]]
+    heads = ["", "skew left, images", "skew left, captions", "worst index"]
+    columns = [[*heads, "queries that get worse", "results that stay"]]
     for k in SHOWN:
         cells: dict[str, dict[str, float]] = {"left": {}, "stay": {}, "worse": {}}
         for row in rows:
             is_shown = (row.method, row.subset) == (SEARCH, f"k = {k}")
             if is_shown and row.metric in cells:
                 cells[row.metric][row.task.partition(": ")[2]] = row.value
+        captions = cells["left"].pop("captions")  # a mean must not count it against the others
         left, stay, worse = (values.values() for values in cells.values())
         columns.append(
             [
                 f"first {k}",
                 f"{mean(left):.2f} ({min(left):.2f} to {max(left):.2f})",
+                f"{captions:.2f}",
                 max(cells["left"], key=cells["left"].__getitem__),
                 f"{mean(worse):.0%} (up to {max(worse):.0%})",
                 f"{mean(stay):.0%} ({min(stay):.0%} to {max(stay):.0%})",
@@ -314,8 +317,8 @@ def search_range() -> str:
         )
     count = len({row.task for row in rows})
     note = (
-        f"Means over {count} indexes by gender, {_number('rare')} of them with a rare group, and"
-        " their ranges. Below 0: more even than chance."
+        f"Means over {count} indexes by gender, {_number('rare')} of them with a rare group and one"
+        " of captions, and their ranges. Below 0: more even than chance."
     )
     return table(*zip(*columns, strict=True), note=note)
 

@@ -201,12 +201,13 @@ def of_index() -> str:
     """Check the means of `queries.search` over the indexes, and that it gains little in some."""
     values: dict[tuple[str, str], list[float]] = {}
     for row in read("search_index").rows:
-        if row.task.startswith(GENDER_INDEXES) and row.method == SEARCH:
+        is_shown = row.task.startswith(GENDER_INDEXES) and row.method == SEARCH
+        # Captions end below chance, which a mean would count against the other indexes.
+        if is_shown and not (row.metric == "left" and row.task.endswith(": captions")):
             values.setdefault((row.metric, row.subset), []).append(row.value)
     left = [mean(values["left", f"k = {k}"]) for k in SHOWN]
-    assert 0.35 < mean(left) < 0.45
-    assert max(abs(value - mean(left)) for value in left) < 0.05
-    assert max(values["left", "k = 50"]) > 0.8
+    assert all(0.4 < value < 0.5 for value in left)
+    assert 1 < max(values["left", "k = 50"]) < 1.1
     assert 0.65 < mean(values["stay", "k = 10"]) < 0.75
     of_all = {
         (row.metric, row.method, row.subset): row.value
@@ -218,8 +219,8 @@ def of_index() -> str:
         assert of_all["left", "this version", k] < of_all["left", "labels alone", k]
         assert of_all["stay", "this version", k] < of_all["stay", "labels alone", k]
     return (
-        "it leaves two fifths of the skew above chance, and changes three of the first ten results."
-        " In the worst indexes, little or nothing is gained"
+        "it leaves under half of the skew above chance, and changes three of the first ten results."
+        " In the worst index, the first 50 get slightly more skewed"
     )
 
 

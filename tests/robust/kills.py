@@ -357,7 +357,10 @@ def outlive(
                 if process.is_alive() and process.pid is not None:
                     os.kill(process.pid, number)
                 process.join()
-                if process.exitcode == -number:  # it did not finish earlier
+                # Training saves a checkpoint and then raises an error with the signal's number.
+                stopped = error.exists() and f"KeyboardInterrupt: {number}\n" in error.read_text()
+                if process.exitcode == -number or stopped:  # it did not finish earlier
+                    error.unlink(missing_ok=True)
                     killed += 1
                     continue
             process.join()

@@ -162,7 +162,7 @@ def test_settings_that_do_not_apply_to_a_fitted_edit_are_rejected() -> None:
 
 
 def test_a_function_instead_of_the_name_of_a_method_is_rejected() -> None:
-    with pytest.raises(InvalidInputError, match="custom: got <function"):
+    with pytest.raises(InvalidInputError, match="custom: got function; expected the name"):
         custom(Words(), Words.read)  # type: ignore[arg-type]
 
 

@@ -234,5 +234,5 @@ def test_results_can_be_given_as_files_or_folders(made: Result, tmp_path: Path) 
     assert compare(str(path), tmp_path).is_equal
     with pytest.raises(InvalidInputError, match="no such file"):
         compare(made, tmp_path / "missing.json")
-    with pytest.raises(InvalidInputError, match="paths of results, got dict"):
+    with pytest.raises(InvalidInputError, match="got dict; expected two results"):
         compare(made, made.to_dict())

@@ -365,7 +365,9 @@ def check_out(folder: Path | None, name: str = "", tables: Sequence[Path] = ()) 
         problem = "is not writable"
     if problem:
         raise InvalidInputError(f"--out {folder}: {nearest} {problem}; choose a writable folder")
-    if name and (folder / "result.json").is_file():
+    # In its default folder, such as vldebias-captions, a command replaces its latest run.
+    has_result = (folder / "result.json").is_file() and not folder.name.startswith("vldebias-")
+    if name and has_result:
         earlier: Any = read_json(folder / "result.json")
         measured = {table for part in earlier.get("protocols", ()) for table in part["data"]}
         is_other_table = measured and not measured >= {table.name for table in tables}

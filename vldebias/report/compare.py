@@ -246,10 +246,11 @@ class Comparison:
 
 def _shortened_setting(warning: str) -> str:
     """Shorten "search, k: 100 in A, 150 in B" to "k (100, 150)", and long values to "k"."""
-    match = re.fullmatch(r"(?:.*, )?([^,:]+): (.+) in A, (.+) in B", warning)
-    if match is None:
+    setting, _, values = warning.partition(": ")
+    a, _, rest = values.partition(" in A, ")
+    if not rest.endswith(" in B"):
         return warning
-    name, a, b = match.groups()
+    name, b = setting.rpartition(", ")[2], rest.removesuffix(" in B")
     return f"{name} ({a}, {b})" if len(a) + len(b) < SHORT else name
 
 

@@ -11,6 +11,8 @@ from PIL import Image
 
 from tests.limits import limited_files
 from vldebias.cli import main
+from vldebias.cli.common import check_out
+from vldebias.errors import InvalidInputError
 
 CALI = ["--method", "cali"]
 TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-column", "text"]
@@ -107,3 +109,10 @@ def test_reranking_on_a_full_disk_ends_with_one_sentence(form: tuple[str, ...]) 
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "No space left on device; free some space" in done.stderr.splitlines()[-1]
+
+
+def test_a_folder_with_a_file_of_another_program_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("[]")
+    with pytest.raises(InvalidInputError, match="not a valid result"):
+        check_out(tmp_path, "captions")
+    assert (tmp_path / "result.json").read_text() == "[]"

@@ -27,7 +27,6 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from vldebias.errors import REMOVED, InvalidInputError, did_you_mean, shortened
-from vldebias.utils.files import read_json
 from vldebias.utils.markup import printable
 
 if TYPE_CHECKING:
@@ -368,12 +367,14 @@ def check_out(folder: Path | None, name: str = "", tables: Sequence[Path] = ()) 
     # In its default folder, such as vldebias-captions, a command replaces its latest run.
     has_result = (folder / "result.json").is_file() and not folder.name.startswith("vldebias-")
     if name and has_result:
-        earlier: Any = read_json(folder / "result.json")
-        measured = {table for part in earlier.get("protocols", ()) for table in part["data"]}
+        from vldebias.report.result import Result
+
+        earlier = Result.read(folder / "result.json")
+        measured = {table for part in earlier.provenance for table in part.data}
         is_other_table = measured and not measured >= {table.name for table in tables}
-        if earlier.get("name") != name or is_other_table:
+        if earlier.name != name or is_other_table:
             raise InvalidInputError(
-                f"--out {folder}: contains the result of {earlier.get('command') or 'another run'};"
+                f"--out {folder}: contains the result of {earlier.command or 'another run'};"
                 " choose another folder, or delete it to start again"
             )
 

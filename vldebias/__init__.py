@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vldebias.study.evaluating import evaluate as evaluate
     from vldebias.study.grids import grid as grid
     from vldebias.wording.balance import balance_prompts as balance_prompts
+    from vldebias.wording.chat import ChatFinder as ChatFinder
     from vldebias.wording.keep import keep_person as keep_person
     from vldebias.wording.neutral import neutral_texts as neutral_texts
 

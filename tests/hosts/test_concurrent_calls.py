@@ -131,11 +131,11 @@ def test_notebook_cells_share_the_last_call(attachment):
 
 
 def test_a_failed_call_does_not_show_the_previous_values(pipe):
-    with debias(pipe, "gender", method=Balanced(find=lambda prompt: prompt.index("nurse"))) as a:
+    with debias(pipe, "gender", method=Balanced(find=lambda prompt: 0)) as a:
         a.rewrite([OPEN])
         assert len(a.sampled) == 1
-        with pytest.raises(ValueError, match="substring"):
-            a.rewrite(["a doctor"])
+        with pytest.raises(ValueError, match="find: got 0"):
+            a.rewrite(["a Quorvian doctor"])
         assert a.sampled == []
 
 

@@ -244,7 +244,7 @@ def test_values_that_cannot_be_written_are_refused(options):
 
 
 def test_numbers_of_numpy_are_whole_numbers():
-    balancer = Balancer("gender", seed=np.int64(3), find=lambda prompt: np.int64(2))
+    balancer = Balancer("gender", seed=np.int64(3))
     assert json.dumps(balancer.seed) == "3"
     expected = Balancer("gender", seed=3).at(["a nurse"] * 2, [4, 5])
     for indices in (np.array([4, 5]), (number for number in (4, 5))):
@@ -259,33 +259,6 @@ def test_numbers_of_numpy_are_whole_numbers():
 def test_a_balancer_starts_again_with_a_whole_number_alone(seed):
     with pytest.raises(InvalidInputError, match=r"seed: got .* expected a whole number"):
         Balancer("gender").restart(seed)
-
-
-def test_find_of_ones_own_says_the_place():
-    shares = {"female": 1}
-    seen = []
-
-    def find(prompt):
-        seen.append(prompt)
-        return prompt.find("gardener") if "gardener" in prompt else None
-
-    out = balance_prompts(
-        ["the rose's gardener"] * 2 + ["a nurse"], "gender", shares=shares, find=find
-    )
-    assert out.prompts == ["the rose's female gardener"] * 2 + ["a nurse"]
-    assert out.reasons[1:] == [None, "find returned no position"]
-    assert seen == ["the rose's gardener", "a nurse"]
-    assert balance_prompts("nurse", "gender", shares=shares, find=lambda prompt: 0).prompts == [
-        "female nurse"
-    ]
-
-
-def test_find_may_return_a_place_for_each_person():
-    out = balance_prompts(["a zorb and a florb"] * 4, "gender", find=lambda _: [13, 2], seed=0)
-    assert {values for image in out.people for _, values in image} == {"female", "male"}
-    assert len(set(out.prompts)) == 4
-    with pytest.raises(InvalidInputError, match="a list of them"):
-        balance_prompts("a zorb", "gender", find=lambda _: [2, 70])
 
 
 def test_sets_that_are_not_about_persons_are_refused():
@@ -388,10 +361,7 @@ def test_ways_of_saying_values_are_checked(how):
     ({"shares": {"female": 2, "male": -1}}, "shares: .* sum to 1"),
     ({"shares": {"female": "half"}}, "shares: got 'half' for 'female'"),
     ({"shares": {"female": float("nan"), "male": 1}}, "shares: .* sum to 1"),
-    ({"find": lambda prompt: True}, "find: got True"),
     ({"find": 3}, "find: got 3"),
-    ({"find": lambda prompt: -1}, "find: got -1"),
-    ({"find": lambda prompt: 8}, "find: got 8"),
     ({"attribute": []}, "attribute: .* at least one prompt set"),
     ({"attribute": ["gender", "professions-gender"]}, "attribute: .* same attribute"),
     ({"attribute": ["gender", "fairface"]}, "attribute: .* same attribute"),
@@ -584,42 +554,6 @@ def test_an_outcome_that_is_two_short_comes_before_one_that_is_one_short():
     sampler._counts[0, 0]["prompt"] = Counter({"a": 4, "b": 1, "c": 2})
     sampler._totals[0, 0, "a", "b", "c"] = Counter({"a": 4, "b": 9, "c": 2})
     assert sampler.assign(0, 0, "prompt", 1, thirds) == ["b"]
-
-
-def test_the_pages_chat_model_marks_several_people_and_a_changed_prompt_is_left() -> None:
-    page = Path(__file__).parents[2] / "docs" / "how-to" / "balance-prompts.md"
-    (code,) = re.findall(
-        r"```py\n(import vldebias\n\ninstruction = .*?)```",
-        page.read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    answer_of_prompt = {
-        "an engineer and a chef, Ann too": "an {gender} engineer and a {gender} chef, Ann too",
-        "A rider on a horse": "A {gender} rider on a horse",
-        "a nurse at a desk": "a {gender} nurse at the desk",
-        "a cook": "Sorry, I cannot help.",
-        "a red chair": "a red chair",
-    }
-    names = {
-        "ask": lambda _, prompt: answer_of_prompt[prompt],
-        "prompts": list(answer_of_prompt) * 4,
-    }
-    exec(code.replace("find=find)", "find=find, seed=0)"), names)
-    prompts = names["balanced"].prompts
-    two = set(prompts[::5])
-    assert two <= {
-        f"a {first} engineer and a {second} chef, Ann too"
-        for first, second in product(("female", "male"), repeat=2)
-    }
-    assert two & {
-        "a female engineer and a male chef, Ann too",
-        "a male engineer and a female chef, Ann too",
-    }
-    assert (
-        sorted(prompts[1::5]) == ["A female rider on a horse"] * 2 + ["A male rider on a horse"] * 2
-    )
-    for position, left in enumerate(list(answer_of_prompt)[2:], start=2):
-        assert prompts[position::5] == [left] * 4
 
 
 def test_the_examples_of_how_prompts_are_read_are_right() -> None:

@@ -15,9 +15,7 @@ from vldebias.prompts import PromptSet, can_balance
 
 if TYPE_CHECKING:
     from vldebias.wording import Balancer
-
-Find = Callable[[str], int | None]
-"""Function from a prompt to the character offset for a value's words, or None for no change."""
+    from vldebias.wording.marks import Find
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -30,9 +28,8 @@ class Balanced(Method):
         shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`). With a
             fixed seed, a call with `generator=` shows the same people in every process.
-        find: a function from a prompt to the character offset at which the words are inserted, or
-            None to leave the prompt unchanged. By default, the subject is found by grammar
-            (`vldebias.balance_prompts`).
+        find: a function that says who is shown in prompts about which the word lists are in doubt,
+            such as a `vldebias.ChatFinder`, as in `vldebias.balance_prompts`.
         people: how prompts about several people are treated, as in `vldebias.balance_prompts`.
         decide: a function that returns, for a list of prompts, the values that are compatible with
             the facts stated in each prompt, as in `vldebias.balance_prompts`.

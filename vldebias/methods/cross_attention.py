@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from vldebias.hosts.pipelines.denoiser import CrossAttentionHost
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.measure.classification import share_below
 from vldebias.methods.attaching import AttachSettings, attach_edits
-from vldebias.methods.balanced import Find, make_balancer
+from vldebias.methods.balanced import make_balancer
 from vldebias.methods.declared import DECLARED
 from vldebias.methods.method import DEFAULTS, EditMethod, Problem, register_method
 from vldebias.projection.cross_attention_edit import CrossAttentionEdit, clarity_sentence
@@ -35,6 +35,9 @@ from vldebias.projection.edit import Edit, Edits
 from vldebias.projection.provenance import Provenance
 from vldebias.prompts import PromptSet, can_balance
 from vldebias.utils.progress import Progress
+
+if TYPE_CHECKING:
+    from vldebias.wording.marks import Find
 
 THINGS = (
     "A photo of a robin.",
@@ -84,8 +87,8 @@ class CrossAttention(EditMethod):
     Args:
         shares: the share of images for each value. If None, shares are equal.
         seed: sampling seed. If None, each attachment draws its own (`attachment.seed`).
-        find: function that locates the person in a prompt, as in `vldebias.balance_prompts`, whose
-            rules determine which prompts get a value.
+        find: a function that says who is shown in prompts about which the word lists are in doubt,
+            such as a `vldebias.ChatFinder`, as in `vldebias.balance_prompts`.
         decide: a function that returns the allowed values of each prompt, or None to use the rules.
         amount: how many times a value's effect is added in every step. If None, at most 4 times in
             the first step (5 times with more than two values), decreasing linearly to 0 in the last

@@ -39,6 +39,7 @@ class Attribute:
         gender: whether the adjectives express a gender.
         rank: the position of its adjectives in English adjective order.
         stated: a matcher for the words that state a value in English text.
+        title: its name in a sentence, such as "gender" or "skin tone".
         slots: a pattern that matches its placeholders, such as {gender}.
         names: its names for variables and wildcards, such as "gender" or "sex".
         people: how groups of people are treated, one of `PEOPLE`.
@@ -71,6 +72,7 @@ class Attribute:
         self.stated = StatedWords(_stated_words(prompt_set))
         # Match {gender}, {Gender} and { gender }, but not "${gender}" and "{{gender}}", which are
         # variables in other tools.
+        self.title = re.sub("[-_]", " ", _SLOTS.get(self.kind, prompt_set.name))
         slots = {_SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
         name = "|".join(map(re.escape, sorted(slots)))
         self.slots = re.compile(rf"(?<![{{$])\{{\s*(?:{name})\s*\}}(?!\}})", re.IGNORECASE)

@@ -39,7 +39,8 @@ from vldebias.utils.texts import checked_texts
 from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
 from vldebias.wording.decisions import Decide, UserDecisions
 from vldebias.wording.language import Assignment, Language, Replacement, Value, replace_all
-from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, Find, PersonReader
+from vldebias.wording.marks import Find, UserMarks
+from vldebias.wording.persons import NEXT_FACE, NEXT_TEXT, PersonReader
 
 if TYPE_CHECKING:
     from vldebias.typing import AttributeLike
@@ -143,9 +144,12 @@ def balance_prompts(
         people: How to treat groups of people. "mixed" adds the numbers of women and men after the
             noun, so that one picture shows both, and leaves groups unchanged for other attributes.
             "leave" leaves all groups unchanged. "same" gives everybody in a group the same value.
-        find: Your own function that takes a prompt and returns the character offset at which to
-            insert the value, a list of offsets, one for each person, or None to leave the prompt
-            unchanged. Default: the people found by word lists.
+        find: Your own function, such as a `ChatFinder`, that says who is shown if the word lists
+            are in doubt. It takes a prompt and returns the character offset of the noun for the
+            person whose value is open, a list of offsets, one for each person, or None if there is
+            nobody. It is asked once about each English prompt that has a word for a person and
+            would stay unchanged as "not plain", "named" or "no person". Stated values, facts, names
+            and groups are treated as usual. If it raises an exception, the word lists decide.
         decide: Your own function that takes a list of prompts and the values, and returns a list
             with one answer per prompt: the values that the facts in the prompt allow, or None to
             let the word lists decide. It is asked about each distinct prompt once. A prompt with
@@ -251,13 +255,14 @@ class Balancer:
             )
         shares = self.shares or {}
         _check_names_of_shares(shares, parts)
+        marks = None if self.find is None else UserMarks(self.find, _MOST)
         self._readers: list[PersonReader] = []
         for part in parts:
             decisions = None
             if self.decide is not None:
                 decisions = UserDecisions(self.decide, part.attributes, _MOST)
             attribute = Attribute(part, shares, self.people)
-            reader = PersonReader(attribute, self.find, decisions, one_person=self.one_person)
+            reader = PersonReader(attribute, marks, decisions, one_person=self.one_person)
             self._readers.append(reader)
         _check_different(self._readers)
         for reader in self._readers:
@@ -301,7 +306,7 @@ class Balancer:
         if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         images = [_Image(_readable(text), text) for text in checked_texts(prompts)]
-        if self.decide is not None:
+        if self.find is not None or self.decide is not None:
             # Ask about all prompts in one call.
             for reader in self._readers:
                 reader.ask([image.prompt for image in images])

@@ -27,8 +27,7 @@ class Mention(NamedTuple):
     several times. `DepictedPerson` combines these mentions.
 
     Attributes:
-        noun: The noun as spelled in the text, or "" for a placeholder or an offset returned by the
-            user's `find`.
+        noun: The noun as spelled in the text, or "" for a placeholder without a noun.
         start, end: The span of the noun including compound modifiers, as in "police officer".
         place: The span that is replaced with the word for the value. If it is empty, the word is
             inserted.
@@ -103,6 +102,25 @@ class Language(ABC):
             The mentions in text order, or a reason such as "stated", "named", "no person" or "not
             understood". `vldebias.wording.reasons` describes the reasons.
         """
+
+    def may_be_marked(self, text: str) -> bool:
+        """Return whether the user's `find` may be asked about a text that `find` leaves."""
+        return False
+
+    def find_marked(
+        self, text: str, attribute: Attribute, marks: Sequence[int]
+    ) -> tuple[Mention, ...]:
+        """Find people whose nouns the user has marked, or none if marks are not supported.
+
+        A mark says that a person is shown whose value is open, and lifts the doubts of `find`. What
+        the text states, facts and names still decide.
+
+        Args:
+            text, attribute: See `find`.
+            marks: The offset of the noun for each person, or of a word before it in its phrase.
+                Offsets of words that an alternative does not contain are ignored.
+        """
+        return ()
 
     @abstractmethod
     def states(self, text: str, attribute: Attribute) -> bool:

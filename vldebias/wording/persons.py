@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from numbers import Integral
 from typing import Any
 
-from vldebias.errors import InvalidInputError
 from vldebias.prompts.attribute import Attribute
 from vldebias.wording.absent import without_absent
 from vldebias.wording.decisions import UserDecisions
@@ -15,7 +13,8 @@ from vldebias.wording.emoji import has_stating_emoji
 from vldebias.wording.groups import mixtures
 from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
-from vldebias.wording.reasons import CONTEXT, EDIT, NO_PERSON, NOT_PLAIN
+from vldebias.wording.marks import UserMarks
+from vldebias.wording.reasons import CONTEXT, EDIT, NAMED, NO_PERSON, NOT_PLAIN
 from vldebias.wording.syntax import (
     has_syntax,
     is_code,
@@ -28,15 +27,15 @@ from vldebias.wording.syntax import (
     texts_of_markup,
 )
 
-Find = Callable[[str], int | Sequence[int] | None]
-
 # The unit separator character, which separates an image's texts for different encoders.
 NEXT_TEXT = "\x1f"
 # The prompt for the next face, which shows the same people, begins with this token.
 NEXT_FACE = "[SEP]"
 _CACHED = 10_000  # Number of prompts whose people are cached, as many as a Balancer counts.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
-_NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ")
+_NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ", "find: ")
+# The reasons of doubts, which a mark of the user's `find` lifts.
+_DOUBTS = (NO_PERSON, NOT_PLAIN, NAMED)
 
 
 class DepictedPerson:
@@ -72,16 +71,12 @@ class PersonReader:
         attribute: The attribute whose values are assigned.
         find, decide: See `balance_prompts`.
         one_person: Whether to leave prompts with more than one person unchanged, see `Balancer`.
-
-    Attributes:
-        persons: A cached function that returns all people in a prompt, or the reason why there are
-            none.
     """
 
     def __init__(
         self,
         attribute: Attribute,
-        find: Find | None = None,
+        find: UserMarks | None = None,
         decide: UserDecisions | None = None,
         *,
         one_person: bool = False,
@@ -90,7 +85,13 @@ class PersonReader:
         self._one_person = one_person
         self._find = find
         self._decide = decide
-        self.persons = lru_cache(maxsize=_CACHED)(self._read)
+        self._read = lru_cache(maxsize=_CACHED)(self._read_image)
+        self._readings = lru_cache(maxsize=_CACHED)(self._read_text)
+        self._may_be_marked = lru_cache(maxsize=_CACHED)(self._is_doubtful)
+
+    def persons(self, prompt: str) -> tuple[DepictedPerson, ...] | str:
+        """Return all people in a prompt, or the reason why there are none."""
+        return self._read(prompt, tuple(map(self._marks, prompt.split(NEXT_TEXT))))
 
     def open_persons(self, prompt: str) -> tuple[tuple[DepictedPerson, ...], str]:
         """Return the people in a prompt who can get a value, and the reason if there are none."""
@@ -140,7 +141,10 @@ class PersonReader:
     # ---- user-supplied decisions
 
     def ask(self, prompts: Sequence[str]) -> None:
-        """Ask `decide` about all prompts with people in one call."""
+        """Ask `find` about all doubtful prompts, and then `decide` about all with people."""
+        if self._find is not None:
+            texts = [text for prompt in prompts for text in prompt.split(NEXT_TEXT)]
+            self._find.ask(filter(self._may_be_marked, texts), self.attribute.title)
         if self._decide is not None:
             self._decide.ask([_in_one_line(text) for text in prompts if self._may_get_value(text)])
 
@@ -165,12 +169,33 @@ class PersonReader:
 
     # ---- reading a prompt
 
-    def _read(self, prompt: str) -> tuple[DepictedPerson, ...] | str:
+    def _marks(self, text: str) -> tuple[int, ...] | str:
+        """Return the offsets of the nouns that `find` marks, or why it gave no answer."""
+        if self._find is None or not self._may_be_marked(text):
+            return ()
+        return self._find.known(text, self.attribute.title)
+
+    def _is_doubtful(self, text: str) -> bool:
+        """Return whether the rules leave a text because of a doubt, but it may show somebody."""
+        if not all(reading in _DOUBTS for reading in self._readings(text)):
+            return False
+        return any(
+            language.may_be_marked(shown)
+            for shown, language in _alternatives(text)
+            if language is not None
+        )
+
+    def _read_image(
+        self, prompt: str, marks: Sequence[tuple[int, ...] | str]
+    ) -> tuple[DepictedPerson, ...] | str:
         """Return all people in the texts for an image, or the reason why there are none."""
         readings: list[list[tuple[int, Mention, Language]]] = []
         reasons: list[str] = []
-        for number, text in enumerate(prompt.split(NEXT_TEXT)):
-            for reading in self._read_text(text):
+        for number, (text, found) in enumerate(zip(prompt.split(NEXT_TEXT), marks, strict=True)):
+            if isinstance(found, str):
+                reasons.append(found)
+                found = ()
+            for reading in self._readings(text, found):
                 if isinstance(reading, str):
                     reasons.append(reading)
                 else:
@@ -182,33 +207,27 @@ class PersonReader:
                 return reason
         return tuple(map(DepictedPerson, _merge_mentions(readings))) or reasons[0]
 
-    def _read_text(self, text: str) -> list[list[tuple[Mention, Language]] | str]:
+    def _read_text(
+        self, text: str, marks: tuple[int, ...] = ()
+    ) -> list[list[tuple[Mention, Language]] | str]:
         """Return the people in each reading of a text, or the reason why there are none.
 
         A text with alternatives, such as "a {nurse|doctor}", has one reading for each of them.
         """
         spans = [slot.span() for slot in self.attribute.slots.finditer(text)]
-        if not spans and self._find is not None:
-            offsets = _offsets(text, self._find(text))
-            if not offsets:
-                return ["find returned no position"]
-            reader = language_of(text) or ENGLISH
-            return [[(Mention("", n, n, (n, n)), reader) for n in offsets]]
         if spans:
             # The text need not be analysed to know where the value goes.
             reader = language_of(text) or ENGLISH
             return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
-        text = picture_of(text)
-        if reason := self._why_unread(text):
+        if reason := self._why_unread(picture_of(text)):
             return [reason]
         readings: list[list[tuple[Mention, Language]] | str] = []
-        for alternative in read_alternatives(text):
-            language = language_of(alternative)
+        for shown, language in _alternatives(text):
             if language is None:
                 readings.append("language")
                 continue
-            shown = without_absent(alternative, language.code)
-            persons = language.find(shown, self.attribute)
+            marked = language.find_marked(shown, self.attribute, marks) if marks else ()
+            persons = marked or language.find(shown, self.attribute)
             if isinstance(persons, str):
                 readings.append(persons)
             else:
@@ -261,23 +280,12 @@ def _in_one_line(prompt: str) -> str:
     return prompt.replace(NEXT_TEXT, " | ")
 
 
-def _offsets(text: str, found: Any) -> list[int]:
-    """Return the offsets that `find` returned, in text order.
-
-    Raises:
-        InvalidInputError: If it returned anything but offsets in the text or None.
-    """
-    if found is None:
-        return []
-    offsets = list(found) if isinstance(found, Sequence) and not isinstance(found, str) else [found]
-    for offset in offsets:
-        is_number = isinstance(offset, Integral) and not isinstance(offset, bool)
-        if not is_number or not 0 <= offset <= len(text):
-            raise InvalidInputError(
-                f"find: got {found!r} for {text!r}; expected a character offset, a list of them"
-                " (one for each person), or None"
-            )
-    return sorted(set(map(int, offsets)))
+def _alternatives(text: str) -> Iterator[tuple[str, Language | None]]:
+    """Yield each alternative of a text without what the picture must not show, and its language."""
+    for alternative in read_alternatives(picture_of(text)):
+        language = language_of(alternative)
+        shown = alternative if language is None else without_absent(alternative, language.code)
+        yield shown, language
 
 
 def _merge_mentions(

@@ -16,6 +16,7 @@ The word lists are in `prompts/english/words.txt`.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +46,7 @@ from vldebias.wording.english.phrases import (
     PersonPhrase,
     Persons,
     extend_left,
+    is_compound,
     is_gendered_noun,
     place_of_value,
     skip_medium,
@@ -66,6 +68,7 @@ _ONE_OF = re.compile(
 _SHOWN_OF = ("picture", "shows-owner", "group", "part", "body-part", "number", "shows-bare")
 _PASSED_OVER = frozenset({"for", "by", "like", "as"})
 _LONGEST_TAG = 4  # words before a noun without a determiner
+_LONGEST_MARKED = 2  # words before a marked noun without a determiner
 _LONGEST_NAME = 4  # words in a clause that may be a name
 _LONGEST_ACRONYM = 4  # letters
 _LONGEST_FRAME = 6  # words before the person in "a black and white photo of"
@@ -686,6 +689,73 @@ DOUBTS: tuple[tuple[Callable[[Noun], bool], str], ...] = (
 )
 
 
+# ---- people whom somebody else has found
+
+
+def has_word_for_person(prompt: str) -> bool:
+    """Return whether a prompt has a noun for a person, whatever its place, except in quotations."""
+    text = read_text(prompt)
+    return any(
+        not text.silent[i] and (person(word) or is_gendered_noun(word))
+        for i, word in enumerate(text.bare)
+    )
+
+
+def is_markable(prompt: str, mark: int) -> bool:
+    """Return whether a mark is at the first letter of a noun, or of a word before it."""
+    text = read_text(prompt)
+    # Words after the last one that is read are ignored.
+    is_unread = len(text.prompt) <= mark < len(prompt)
+    return is_unread or _head_of_mark(text, mark) is not None
+
+
+@lru_cache(maxsize=1000)
+def find_marked(prompt: str, marks: tuple[int, ...]) -> list[tuple[PersonPhrase, str]]:
+    """Return the phrases of marked people without asking about doubts, each with a reason or "".
+
+    The reason is "named" next to a proper name, and "not plain" for nouns such as "family", which
+    cannot have one value.
+
+    Args:
+        prompt: The prompt.
+        marks: The offset of the noun for each person, or of a word before it in its phrase.
+    """
+    text = read_text(prompt)
+    found: list[PersonPhrase] = []
+    marked: list[tuple[PersonPhrase, str]] = []
+    heads = {_head_of_mark(text, mark) for mark in marks}
+    for i in sorted(head for head in heads if head is not None):
+        noun = Noun(text, i, found)
+        if text.silent[i] or _is_mentioned(noun):
+            continue
+        phrase = _phrase(noun, is_marked=True)
+        if phrase is not None:
+            found.append(phrase)
+            is_body = listed(noun.word, "group", "group-left-unchanged", "body-of-people")
+            reason = NOT_PLAIN if is_body and not (noun.plural or person(noun.word)) else ""
+            marked.append((phrase, NAMED if _has_name(noun) else reason))
+    return marked
+
+
+def _head_of_mark(text: Text, mark: int) -> int | None:
+    """Return the position of the noun at a mark, or after it in its phrase, or None."""
+    first = bisect_left(text.start, mark)
+    if first == len(text.start) or text.start[first] != mark:
+        return None
+    for i in range(first, len(text.low)):
+        if listed(text.low[i], *STOPS) or (i > first and text.opens[i]):
+            break
+        is_person = person(text.bare[i]) or is_gendered_noun(text.bare[i])
+        is_person |= listed(text.bare[i], "collective")
+        # The first of several nouns is no head: "child actor".
+        is_modifier = person(text.after(i)) and is_head(text, i + 1) and may_be_person(text, i)
+        if is_person and not is_modifier:
+            return i
+    word = text.bare[first]
+    is_noun = not set(kinds(word)).isdisjoint("npx") or set(kinds(word)).isdisjoint("avr")
+    return first if is_noun and not listed(text.low[first], *STOPS) else None
+
+
 # ---- all people
 
 
@@ -763,17 +833,30 @@ def _nouns(text: Text, found: list[PersonPhrase]) -> Iterator[Noun]:
                 yield noun
 
 
-def _phrase(n: Noun) -> PersonPhrase | None:
-    """Return the phrase of a noun, or None if the place for a value is unsure."""
+def _phrase(n: Noun, *, is_marked: bool = False) -> PersonPhrase | None:
+    """Return the phrase of a noun, or None if the place for a value is unsure.
+
+    Before a noun that is marked as a person, the value fits in any case.
+    """
     text = n.text
     start = n.start
     first = n.first
-    if not (n.plural or n.has_determiner):
+    if is_marked and not n.has_determiner and n.i - start > _LONGEST_MARKED:
+        # A long row of words is likely to be several tags.
+        start = n.i
+        while not text.opens[start] and is_compound(text.low[start - 1], text.low[start]):
+            start -= 1
+        first = start
+    elif not (n.plural or n.has_determiner):
         start = skip_medium(text, start, n.i)
         first = max(start, first)
     place = place_of_value(text, start, first, n.i, n.has_determiner)
     if place is None:
-        return None
+        if not is_marked:
+            return None
+        place = first
+    if is_marked and not all(map(is_word, n.text.low[first : n.i])):
+        first = n.i  # an unknown word is no part of the noun
     words = [(text.start[j], text.low[j]) for j in range(start, first + 1)]
     end = text.start[n.i] + len(n.word)
     return PersonPhrase(words, text.start[start], end, text.start[place], n.plural, n.opening, n.i)

@@ -28,7 +28,12 @@ from vldebias.wording.english.descriptions import (
     values_of_words,
 )
 from vldebias.wording.english.groups import describe, find_group
-from vldebias.wording.english.people import find_persons, find_subjects
+from vldebias.wording.english.people import (
+    find_marked,
+    find_persons,
+    find_subjects,
+    has_word_for_person,
+)
 from vldebias.wording.english.phrases import PersonPhrase, Persons
 from vldebias.wording.english.stated import find_stated, states, without_others
 from vldebias.wording.english.text import read_text, with_capitals_of
@@ -93,18 +98,22 @@ class English(Language):
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return STATED if states(text, attribute) else subjects
-        is_stated = find_stated(text, [[subject] for subject in subjects], attribute)
-        found: list[Mention] = []
-        n_open = 0
-        for subject, stated in zip(subjects, is_stated, strict=True):
-            # Later people cannot get a value, so the facts about them need not be analysed.
-            person = _person(text, subject, attribute, stated or n_open == MOST_PERSONS)
-            # Facts that fix the value for the first person also fix it for everybody else.
-            if not person.reason and found and found[0].reason.startswith(CONTEXT):
-                person = person._replace(reason=found[0].reason)
-            found.append(person)
-            n_open += not person.reason
-        return tuple(found)
+        return _mentions(text, attribute, [(subject, "") for subject in subjects])
+
+    def may_be_marked(self, text: str) -> bool:
+        return has_word_for_person(text)
+
+    def find_marked(
+        self, text: str, attribute: Attribute, marks: Sequence[int]
+    ) -> tuple[Mention, ...]:
+        marked = find_marked(text, tuple(marks))
+        heads = {phrase.head for phrase, _ in marked}
+        others = [
+            phrases
+            for phrases in find_persons(text)
+            if heads.isdisjoint(phrase.head for phrase in phrases)
+        ]
+        return _mentions(text, attribute, marked, others)
 
     def states(self, text: str, attribute: Attribute) -> bool:
         return states(text, attribute)
@@ -225,6 +234,36 @@ def _values_of_phrases(
                     found.append(value)
         values.append(found[0] if is_stated[number] and len(found) == 1 else None)
     return values
+
+
+def _mentions(
+    text: str,
+    attribute: Attribute,
+    subjects: Sequence[tuple[PersonPhrase, str]],
+    others: Persons = (),
+) -> tuple[Mention, ...]:
+    """Create the mentions for phrases, with the reasons of those that cannot get a value.
+
+    Args:
+        text: The text.
+        attribute: The attribute.
+        subjects: Each phrase with a reason that is known already, or "".
+        others: The phrases of further people, whose values say nothing about the subjects.
+    """
+    persons = [*([phrase] for phrase, _ in subjects), *others]
+    is_stated = find_stated(text, persons, attribute)[: len(subjects)]
+    found: list[Mention] = []
+    n_open = 0
+    for (subject, reason), stated in zip(subjects, is_stated, strict=True):
+        # Later people cannot get a value, so the facts about them need not be analysed.
+        person = _person(text, subject, attribute, stated or n_open == MOST_PERSONS)
+        person = person._replace(reason=person.reason or reason)
+        # Facts that fix the value for the first person also fix it for everybody else.
+        if not person.reason and found and found[0].reason.startswith(CONTEXT):
+            person = person._replace(reason=found[0].reason)
+        found.append(person)
+        n_open += not person.reason
+    return tuple(found)
 
 
 def _person(text: str, subject: PersonPhrase, attribute: Attribute, is_stated: bool) -> Mention:

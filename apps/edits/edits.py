@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vldebias.data.caption_cells import says_something
-from vldebias.data.folders import is_picture
 from vldebias.data.label_values import misspelt, names_of_unknown
 from vldebias.data.tables import as_texts, column_of
-from vldebias.errors import InvalidInputError, missing, need, warn_of_input
+from vldebias.errors import InvalidInputError, missing, need, shortened, warn_of_input
 from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.resampling import Interval, t_interval, wilson_interval
 from vldebias.measure.rows import EDIT_STRIP, NONE, Measurement, Strip, TaskProvenance, TaskResult
@@ -77,6 +76,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 VISIBLE = 2.0  # changes of L* that count as lighter or darker
 LEAST_PEOPLE, FEW_PEOPLE = 5, 20
 _ACROSS = 6  # pairs in a strip
+_MAGIC_BRUSH = ("edit_turns.json", "edit_sessions.json")
+_TURN = ("input", "output")  # the images of a turn
 _UNKNOWN = "unknown"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _ABOUT = "Means over people, with intervals over people (shares: Wilson's, changes: Student's t)."
@@ -182,18 +183,10 @@ class _Images:
     def __init__(self, folder: Path, contents: Mapping[str, bytes]) -> None:
         self.folder = folder
         self.contents = contents
-        # MagicBrush's list names the files only, which are in a folder for each image.
-        self.places: dict[str, Path] | None = None
 
     def path(self, name: str) -> Path:
-        """Return the path of a file, which may be in a folder below the table's."""
-        path = self.folder / name
-        if path.is_file():
-            return path
-        if self.places is None:
-            found = sorted(self.folder.glob("**/*.*"), reverse=True) if "/" not in name else []
-            self.places = {file.name: file for file in found if is_picture(file.name)}
-        return self.places.get(name, path)
+        """Return the path of a file."""
+        return self.folder / name
 
     def open(self, name: str) -> Image:
         """Open an image, or raise InvalidInputError."""
@@ -261,16 +254,26 @@ def _with_names_of_images(rows: pa.Table) -> tuple[pa.Table, dict[str, bytes]]:
 
 
 def _with_turns(table: Table) -> Table:
-    """Return MagicBrush's edit_sessions.json as columns, and other tables unchanged."""
-    if not isinstance(table, (str, Path)) or Path(table).suffix != ".json":
+    """Return MagicBrush's turns or sessions as columns with paths, and other tables unchanged.
+
+    Both files list names such as "12-input.png", and the image is "images/12/12-input.png".
+    """
+    if not isinstance(table, (str, Path)) or Path(table).name not in _MAGIC_BRUSH:
         return table
     content = read_json(table) if Path(table).is_file() else None
-    sessions = list(content.items()) if isinstance(content, dict) else []
-    if not sessions or not all(isinstance(turns, list) for _, turns in sessions):
-        return table
-    rows = [{"img_id": name, **turn} for name, turns in sessions for turn in turns if turn]
-    if not all(isinstance(row.get("input"), str) for row in rows):
-        return table
+    sessions = content.values() if isinstance(content, dict) else [content]
+    rows: list[dict[str, object]] = []
+    for turns in sessions:
+        for turn in turns if isinstance(turns, list) else ():
+            names = [str(turn.get(key)) if isinstance(turn, dict) else "" for key in _TURN]
+            if not all("-" in name for name in names):
+                raise InvalidInputError(
+                    f"{table}: expected turns with {listed_words(_TURN)} named like"
+                    f" '12-input.png', got {shortened(str(turn), 80)}"
+                )
+            folder = names[0].rpartition("-")[0]
+            paths = {key: f"images/{folder}/{name}" for key, name in zip(_TURN, names, strict=True)}
+            rows.append({"img_id": folder, **turn, **paths})
     heads = dict.fromkeys(chain(*rows))
     return {head: [row.get(head) for row in rows] for head in heads}
 

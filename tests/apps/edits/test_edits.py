@@ -487,21 +487,40 @@ def test_published_parquet_files_are_read(
     )
 
 
-def test_sessions_of_turns_are_read_with_their_folders(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["edit_sessions.json", "edit_turns.json"])
+def test_the_records_of_magicbrush_name_the_folder_of_each_image(name: str, tmp_path: Path) -> None:
     sessions = {}
     for n, skin in enumerate(SKINS):
-        place = tmp_path / "images" / str(n)
+        place = tmp_path / "images" / f"{n}"
         place.mkdir(parents=True)
         face(skin).save(place / f"{n}-input.png")
         face(skin, 1.2).save(place / f"{n}-output1.png")
-        turn = {"input": f"{n}-input.png", "output": f"{n}-output1.png", "instruction": "brighter"}
-        sessions[str(n)] = [turn, {**turn, "instruction": "brighter still"}]
+        face(skin, 1.4).save(place / f"{n}-output2.png")
+        first = {"input": f"{n}-input.png", "output": f"{n}-output1.png", "instruction": "brighter"}
+        second = {**first, "input": f"{n}-output1.png", "output": f"{n}-output2.png"}
+        sessions[f"{n}"] = [first, second]
     turns = [turn for session in sessions.values() for turn in session]
-    (tmp_path / "edit_sessions.json").write_text(json.dumps(sessions))
-    (tmp_path / "edit_turns.json").write_text(json.dumps(turns))
-    for name in ("edit_sessions.json", "edit_turns.json"):
-        result = evaluate_edits(tmp_path / name, faces=lambda image: FOUND)
-        assert result.row("skin", "lighter", "none").n == {"people": 21, "pairs": 42}
+    content = sessions if name == "edit_sessions.json" else turns
+    (tmp_path / name).write_text(json.dumps(content))
+    result = evaluate_edits(tmp_path / name, faces=lambda image: FOUND)
+    # The second turn edits the same person.
+    assert result.row("skin", "lighter", "none").n == {"people": 21, "pairs": 42}
+
+    (tmp_path / "images" / "0" / "0-output1.png").unlink()
+    face(SKINS[0]).save(tmp_path / "0-output1.png")
+    with pytest.raises(InvalidInputError, match=r"images/0/0-output1\.png: expected an image"):
+        evaluate_edits(tmp_path / name, faces=lambda image: FOUND)
+
+
+def test_an_image_that_is_not_there_is_not_replaced_by_one_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    face(SKINS[0]).save(tmp_path / "elsewhere" / "person 0.png")
+    labels = labelled(["female"] * 20, ["male"] * 20)
+    (note,) = evaluate_edits(labels).provenance[0].settings["notes"]
+    assert note == "Skin was not measured: there is no image person 0.png."
 
 
 def test_a_missing_image_is_named(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def test_without_a_method_queries_stay_and_the_call_that_re_ranks_is_named() -> 
     with pytest.warns(AutoDeclinedWarning, match=r"Re-rank the results: call queries\.search\("):
         assert queries.embed(QUERIES) == as_lists(QUERIES)
     sampled = vldebias.debias_queries(as_lists, SET, reference=gallery()[0])
-    assert re.search(r": search re-ranks to \w+ \d+%, \w+ \d+%\)$", repr(sampled))
+    assert re.search(r"labels; \w+ \d+%, \w+ \d+% of the collection\)$", repr(sampled))
     unedited = vldebias.debias_queries(as_lists, SET, method="none")
     assert unedited.embed(QUERIES) == as_lists(QUERIES)
 

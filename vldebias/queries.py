@@ -76,8 +76,9 @@ def debias_queries(
             vectors, as lists, arrays or tensors.
         attribute: the name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, a list of these (solved jointly), or a fitted edit (`vldebias.load_edit`).
-        reference: unlabelled vectors (n, d) of a few thousand indexed images or documents, in which
-            the groups' shares are counted for `search`.
+        reference: vectors (n, d) of a few thousand indexed images or documents, in which the
+            groups' shares are counted for `search`. For attributes other than gender, label 20 of
+            them or more: Reference(vectors, labels={"race": [...]}), with "" for the others.
         method: a Method, or a name in `vldebias.methods.METHODS`, to edit queries. If None, queries
             are not edited, because `search` leaves less skew by re-ranking the results.
         strength: the strength of the edit in [0, 1]. If 0, the output of `embed` is returned
@@ -155,7 +156,7 @@ def debias_queries(
     elif reference is not None and all(prompt_set.attributes for prompt_set in sets):
         sample = images if isinstance(images, Reference) else Reference(cast("Features", images))
         blocks = (batch.numpy() for batch in sample.batches())
-        groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE)
+        groups = IndexGroups.fit(host, sets, blocks, least=ENOUGH_PEOPLE, labels=sample.labels)
         groups = replace(groups, fingerprint=host.fingerprint())
     if groups is not None and groups.doubt:
         warn_of_input(f"search keeps the order of the index: {groups.doubt}")
@@ -419,12 +420,10 @@ class DebiasedQueries(ChromaFunction):
     def __repr__(self) -> str:
         label = self.fitted.provenance.attribute or "an edit"
         if self.index is not None and self.fitted.method == NOTHING:
-            shares = self.index.share_of_name().items()
-            target = ", ".join(f"{name} {share:.0%}" for name, share in shares)
-            what = f"re-ranks to {target}"
+            what = self.index.used
             if self.index.doubt:
-                what = f"keeps the order of the index: {self.index.doubt}"
-            return f"DebiasedQueries({self.host.name}, {label}: search {what})"
+                what = f"search keeps the order of the index: {self.index.doubt}"
+            return f"DebiasedQueries({self.host.name}, {label}: {what})"
         choice = self.fitted.provenance.choice
         reason = f" {choice.reason}" if choice else ""
         return (

@@ -91,12 +91,10 @@ def test_kinds_that_get_worse_are_counted_in_each_sample() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not photographs.is_present("photos"), reason="no photographs in $VLDEBIAS_REAL")
-def test_more_photographs_never_make_labels_less_reliable() -> None:
-    """Along the text differences, all 4,050 scenes together look like one group, and a sixth of
-    them like two."""
+def test_photographs_are_predicted_by_gender_alone_until_20_are_labelled() -> None:
     scenes = photographs.photographs("flickr_train").features
     table = photographs.texts()
     for number in (700, len(scenes)):
         assert IndexGroups.fit(table, "gender", scenes[:number]).doubt == ""
     faces = photographs.galleries()["faces"].features
-    assert "labels of 'race' are unreliable" in IndexGroups.fit(table, "race", faces).doubt
+    assert "--attribute race --questions 20" in IndexGroups.fit(table, "race", faces).doubt

@@ -8,33 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
 import vldebias
-from tests.methods.made import normal
-from tests.methods.test_folds import CONCEPT, GENDER, HARMED, HELPED, PERSON, images, world
+from tests.methods.test_folds import HARMED, HELPED, images, world
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, PromptAttachment, TextTable, resolve
 from vldebias.methods import Problem, get_method, presets
 from vldebias.methods.closed_form import CALI, pair_scatters
 from vldebias.methods.folds import FEWEST
-from vldebias.methods.gates import (
-    AGREE,
-    CONTRADICT,
-    SEPARATE,
-    agreement_of_wordings,
-    floored,
-    separation,
-)
 from vldebias.methods.predicted_gap import Change
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.projection.provenance import Choice
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.reranking.index import IndexGroups
 
 SET = load_prompts("professions-gender")
 FIVE = replace(SET, name="five", variants=SET.variants[:5])
@@ -156,106 +145,6 @@ def test_sets_for_which_the_default_declines_are_left_out_and_named() -> None:
         measured = Problem(texts, sets).fit("default", "text")  # by evaluate
         assert torch.equal(measured.matrix(), alone.matrix())
     assert fit_projections(texts, [search, replace(search, name="b", stated_words=())]) == {}
-
-
-def without_details() -> tuple[TextTable, PromptSet]:
-    """Return the `helped` world of `test_folds` with pairs that only differ along GENDER."""
-    texts, prompts = world(*HELPED)
-    rows = {text: texts.embed([text], "text")[0] for text in prompts.texts}
-    for concept, group in zip(CONCEPT, prompts.variants, strict=True):
-        for text, sign in zip(group, (1, -1), strict=True):
-            rows[text] = PERSON + 0.4 * concept + 0.3 * sign * GENDER
-    return TextTable(rows), prompts
-
-
-def in_one_group(rows: Tensor, difference: Tensor) -> Tensor:
-    """Return the rows (n, d) with their component along a text difference replaced by normal noise
-    of the same mean and deviation."""
-    margins = rows @ difference
-    noise = torch.randn(len(rows), 1, generator=torch.Generator().manual_seed(0))
-    normal = margins.mean() + margins.std() * noise.double()
-    along = difference / difference.square().sum()
-    return rows + (normal - margins[:, None]) * along
-
-
-def contradicting(texts: TextTable, prompt_set: PromptSet) -> TextTable:
-    """Return text embeddings in which the value direction depends on whether the text names a
-    concept."""
-    rows = {text: texts.embed([text], "text")[0] for text in prompt_set.texts}
-    other = torch.eye(len(GENDER), dtype=torch.float64)[30]
-    for group in prompt_set.variants:
-        for text, sign in zip(group, (1, -1), strict=True):
-            rows[text] = rows[text] + sign * other
-    return TextTable(rows)
-
-
-DOUBTS = {
-    "few images of a value": "fewer than 5 of",
-    "images that are one group": "do not fall into the values",
-    "wordings that contradict each other": "also names a concept disagree",
-}
-
-
-@quiet
-@pytest.mark.parametrize("lacks", DOUBTS)
-def test_labels_of_images_that_do_not_show_the_values_are_not_trusted(lacks: str) -> None:
-    texts, prompts = world(*HELPED)
-    rows = images(400, seed=1)[0]
-    values = Problem(texts, prompts).zero_shot(prompts, "text")
-    difference = values[0] - values[1]
-    margins = rows @ difference
-    assert IndexGroups.fit(texts, prompts, rows).doubt == ""
-    if lacks == "few images of a value":
-        rows = torch.cat([rows[margins > 0], rows[margins < 0][:3]])
-    elif lacks == "images that are one group":
-        prompts = replace(prompts, variants=prompts.variants[: FEWEST - 1])
-        rows = in_one_group(rows, difference)
-    else:
-        texts = contradicting(texts, prompts)
-    assert DOUBTS[lacks] in IndexGroups.fit(texts, prompts, rows).doubt
-
-
-@quiet
-def test_overlapping_groups_are_used_if_all_wordings_agree_and_declined_otherwise() -> None:
-    """The distance between two fitted normals depends on their tails, and therefore on the number
-    of images; more images must not change the decision to decline."""
-    texts, prompts = without_details()
-    values = Problem(texts, prompts).zero_shot(prompts, "text")
-    rows = in_one_group(images(2000, seed=1)[0], values[0] - values[1])
-    problem = Problem(texts, prompts, reference=rows)
-    assert separation(normalize(rows, dim=1) @ (values[0] - values[1])) < SEPARATE
-    assert agreement_of_wordings(problem, prompts, "text", normalize(rows, dim=1))[0] > AGREE
-    assert IndexGroups.fit(texts, prompts, rows).doubt == ""
-
-
-def test_a_number_below_a_threshold_is_not_rounded_up_to_it() -> None:
-    assert floored(1.998) == "1.99"
-
-
-def test_wordings_agree_if_they_share_a_direction_and_disagree_if_they_are_noise() -> None:
-    texts, prompts = without_details()
-    rows = images(1000, seed=1)[0]
-    single, joint = agreement_of_wordings(Problem(texts, prompts), prompts, "text", rows)
-    assert single > AGREE
-    assert joint > 0.95
-    noise = {text: normal(1, len(GENDER), seed=i)[0] for i, text in enumerate(prompts.texts)}
-    single, joint = agreement_of_wordings(Problem(noise, prompts), prompts, "text", rows)
-    assert single < 0.2
-    assert joint < CONTRADICT
-    few = replace(prompts, variants=prompts.variants[: FEWEST - 1])
-    assert agreement_of_wordings(Problem(texts, few), few, "text", rows)[0] == 0
-
-
-@pytest.mark.parametrize("distance", [0.0, 1.0, 3.0, 6.0])
-def test_separation_is_the_distance_between_two_normals(distance: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(4000, generator=generator, dtype=torch.float64)
-    group = (torch.rand(4000, generator=generator) < 0.4).double()
-    measured = separation(5 + 2 * (noise + distance * group))
-    if distance < SEPARATE:
-        assert measured < SEPARATE
-    else:
-        assert measured == pytest.approx(distance, rel=0.1)
 
 
 @quiet

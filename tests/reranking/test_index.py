@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vldebias
-from vldebias.errors import SuspectInputWarning
+from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.reranking.candidates import unit_products
-from vldebias.reranking.index import NOBODY, IndexGroups, _products_and_sample
+from vldebias.reranking.index import NOBODY, IndexGroups, _Rows
 from vldebias.reranking.nearest import NearestText, labels_and_margins, shares_near
 
 D = 12
@@ -218,33 +217,6 @@ def test_vectors_in_the_order_of_a_store_are_told_from_random_ones() -> None:
     assert within.doubt == ""
 
 
-def test_a_filter_about_which_wordings_disagree_is_refused(tmp_path: Path) -> None:
-    """The wordings travel with the file, because no model is at hand behind a filter."""
-    jobs = ["pilot", "nurse", "cook", "baker", "judge", "farmer"]
-    prompts = vldebias.make_prompt_set("gender", GENDERS.attributes, jobs)
-    texts = [text for listed in prompts.by_value().values() for text in listed]
-    rows = embed(list(prompts.texts))
-    # Each job has a direction, so that wordings differ about images along it.
-    for row, text in zip(rows, prompts.texts, strict=True):
-        place = next((place for place, job in enumerate(jobs) if job in text), -1)
-        if place >= 0 and text in texts:
-            row[7 + place % 5] += 0.6 if "woman" in text else -0.6
-    model = {**MODEL, **dict(zip(prompts.texts, rows, strict=True))}
-    groups = IndexGroups.fit(model, prompts, Pictures(0.0).vectors)
-    file = tmp_path / "index.safetensors"
-    groups.save(file)
-    rng = np.random.default_rng(0)
-    vague = 0.6 * rng.normal(size=(400, D))
-    vague[:, :2] *= 0.2
-    vague[:, PERSON] += 1
-    for loaded in (groups, IndexGroups.load(file)):
-        assert len(loaded.attributes[0].wordings) >= 5
-        with pytest.warns(SuspectInputWarning, match="single wordings agree with a kappa of"):
-            within = loaded.within(vague)
-        assert "single wordings agree" in within.doubt
-        assert loaded.within(Pictures(0.0, seed=1).vectors[:300]).doubt == ""
-
-
 @pytest.mark.parametrize("factor", [1e30, 1e-30, 1e200, 1e-200])
 def test_very_large_and_small_vectors_have_a_direction(factor: float) -> None:
     vectors = Pictures(0.0).vectors[:-4]
@@ -273,7 +245,7 @@ def test_a_group_with_exactly_the_least_number_of_images_is_enough() -> None:
 
 
 def test_an_image_exactly_on_the_border_is_not_near_it() -> None:
-    labels = NearestText(("f", "m"), np.eye(2), np.array([0.5, 0.5]), np.empty((0, 2, 2)))
+    labels = NearestText(("f", "m"), np.eye(2), np.array([0.5, 0.5]))
     _, is_near = labels.predict(np.array([[0.75, 0.25], [0.75, 0.5]]))
     assert is_near.tolist() == [False, True]
 
@@ -282,8 +254,15 @@ def test_the_sample_of_a_stream_is_regular_and_bounded() -> None:
     number_of_row = np.arange(60_000.0)
     vectors = np.stack([np.ones(60_000), number_of_row], axis=1)
     blocks = list(vectors.reshape(60, 1000, 2))
-    products, sampled, rows = _products_and_sample(blocks, np.eye(2)[:1])
-    assert products.shape == (60_000, 1)
-    assert len(rows) <= 20_000
-    assert set(np.diff(rows[:, 1])) == {4}
-    assert np.array_equal(sampled, products[rows[:, 1].astype(int)])
+    labels = np.where(number_of_row % 20_000 == 7, 1, -1)
+    rows = _Rows(blocks, np.eye(2)[:1], [labels])
+    assert rows.products.shape == (60_000, 1)
+    assert len(rows.sample) <= 20_000
+    numbers = (rows.sample[:, 1] / rows.sample[:, 0]).round().astype(int)
+    assert set(np.diff(numbers)) == {4}
+    assert np.array_equal(rows.sampled_products, rows.products[numbers])
+    labelled, codes = rows.labelled(labels)
+    np.testing.assert_allclose(labelled[:, 1] / labelled[:, 0], [7, 20_007, 40_007])
+    assert codes.tolist() == [1, 1, 1]
+    with pytest.raises(InvalidInputError, match="got 59999 for 60000 vectors"):
+        _Rows(blocks, np.eye(2)[:1], [labels[:-1]])

@@ -102,7 +102,10 @@ def test_results_have_the_shares_of_the_index(index: Index, queries: DebiasedQue
     assert index.asked == [5 * k, k]
     assert index.is_female[before].mean() < 0.15
     assert abs(index.is_female[np.asarray(found)].mean() - SHARE_OF_WOMEN) <= 0.05
-    line = str(found.report).splitlines()[0]
+    used, line = str(found.report).splitlines()[:2]
+    assert used == (
+        "search by gender: predicted without labels; male 72%, female 28% of the collection"
+    )
     assert line.startswith("A photo of a pilot.: first 40 by quota, index shares, zero-shot")
 
 
@@ -118,7 +121,7 @@ def test_labels_that_cannot_be_trusted_are_told_before_the_first_search(index: I
     men = index.vectors[~index.is_female]
     with pytest.warns(SuspectInputWarning, match="search keeps the order of the index: .*look"):
         queries = vldebias.debias_queries(embed, SET, reference=men[:500])
-    assert "search keeps the order of the index: labels of 'gender'" in repr(queries)
+    assert "search keeps the order of the index: gender: fewer" in repr(queries)
 
 
 def test_a_group_without_a_share_needs_no_results(index: Index, groups: IndexGroups) -> None:
@@ -400,11 +403,11 @@ def test_labels_that_cannot_be_trusted_are_not_used(index: Index) -> None:
     with pytest.warns(SuspectInputWarning, match="search keeps the order of the index"):
         queries = vldebias.debias_queries(vague, SET, reference=index.vectors[:2000])
     assert queries.index is not None
-    assert queries.index.doubt.startswith("labels of 'gender' are unreliable here:")
+    assert queries.index.doubt.startswith("gender: image and text features look unaligned")
     found = queries.search(index.call, QUERY, 20)
     assert found.tolist() == index.call(vague([QUERY])[0], 20)[0].tolist()
     assert found.report.about[:2] == ("none", "unreliable labels")
-    assert "as found, because labels of 'gender' are unreliable here" in str(found.report)
+    assert "as found, because gender: image and text features look unaligned" in str(found.report)
 
 
 def test_first_results_take_the_shares_of_the_saved_index(

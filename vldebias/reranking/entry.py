@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from vldebias.reranking.candidates import (
     UNKNOWN,
     Candidates,
     Floats,
+    Mask,
     Rows,
     as_floats,
     warn_of_rows,
@@ -67,11 +68,12 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     Pass all images of a collection as candidates. The first results of an index are as skewed as
     the query; for these, use `queries.search` (`vldebias.debias_queries`) or pass `index`. Only the
     scores and groups are needed; queries are not changed. Specify the groups with exactly one of
-    `labels`, `probabilities`, or `features` with either `attribute` and `model`, or `index`.
+    `labels`, `probabilities`, or `features` with either `attribute` and `model`, or `index`. With
+    `attribute`, `labels` of 20 candidates or more are enough: the others' groups are predicted.
 
-    If zero-shot labels cannot be trusted, the results keep their order, and the report explains
-    why: fewer than five candidates look like one of the groups, or different templates disagree
-    about them. Candidates that show nobody have no group.
+    Without labels, only gender is predicted. Other attributes keep the order of the results, as
+    does gender if fewer than five candidates look like one of the groups, and the report explains
+    why. Candidates that show nobody have no group.
 
     See also docs/how-to/rerank.md.
 
@@ -81,19 +83,20 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
         k: number of results to show. If None, all are shown.
         labels: group of each candidate (n,), as an array, a tensor, a list or a pandas column.
             None, NaN, "" and "unknown" mean that the group is unknown. Such candidates keep their
-            places and do not count towards any group. Pass a mapping from column to labels to cross
+            places and do not count towards any group; with `attribute`, their groups are predicted.
+            Pass a mapping from column to labels to cross
             several columns ("female/old"). A mapping from id to label is accepted with `ids` or if
             `scores` is a mapping.
         probabilities: group probabilities (n, g), or a mapping from group to probabilities (n,).
             The most likely group is used as the label, and candidates for which it is hardly more
             likely than the next are near the border.
-        features: features (n, d) of the candidates, as an array or a tensor, for zero-shot labels
-            with `attribute`.
+        features: features (n, d) of the candidates, as an array or a tensor, from which groups are
+            predicted with `attribute`.
         attribute: prompt set with words for its values, or its name or file, or several to cross.
         model: open_clip or transformers model that embeds the prompts, a `Host`, or a mapping from
             prompt to embedding (d,).
         shares: requested shares: "pool" for the shares among all candidates, "even" for equal
-            shares, or a mapping from group to share.
+            shares, or a mapping from group to share, which needs labels.
         index: the groups and their shares in the whole index that the candidates come from:
             `queries.index`, or a file that it saved.
         method: "quota" (the default: every prefix has the requested shares), "fair" (only corrects
@@ -141,6 +144,12 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     check_kind("index", index, IndexGroups | str | Path | None, expected)
     saved = IndexGroups.load(index) if isinstance(index, str | Path) else index
     groups = _read_groups(labels, probabilities, features, attribute, model, saved)
+    if isinstance(shares, Mapping) and groups.source == ZERO_SHOT and labels is None:
+        # Wrong labels with right shares are further from these shares than a quota by both.
+        raise InvalidInputError(
+            "shares: got shares of groups that are predicted without labels, which are too often"
+            " wrong for them; pass labels= of 20 candidates or more, or leave shares out"
+        )
     if ids is not None and len(groups.codes) < n:
         raise InvalidInputError(
             f"ids: the label of id {n - 1} is expected in row {n - 1}, but there are"
@@ -161,7 +170,8 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     _warn_of_distances([pool.scores for pool, _, _ in pools])
     if target == EVEN and not groups.doubt:
         _warn_of_uneven(groups)
-    positions = _Pages(pools, *_chosen(method, groups, target), k, groups.doubt, table.ndim == 1)(1)
+    chosen = _chosen(method, groups, target)
+    positions = _Pages(pools, *chosen, k, groups.doubt, groups.used, table.ndim == 1)(1)
     # Without k, all candidates are shown, so a group with less than its share needs no warning.
     if k is not None:
         warn_of_short(positions.reports, "pass more candidates or request other shares")
@@ -227,6 +237,7 @@ class _Pages:
         about: the method, the target and the source of the groups, for reports.
         k: number of results per page, or None for all.
         reason: why the results keep their order, or "".
+        used: a line about how the groups were predicted, or "".
         is_single: whether to return (k,) for the only query.
     """
 
@@ -235,6 +246,7 @@ class _Pages:
     about: tuple[str, str, str]
     k: int | None
     reason: str
+    used: str
     is_single: bool
 
     def __call__(self, number: int) -> Positions:
@@ -248,7 +260,17 @@ class _Pages:
                 left = np.delete(np.arange(len(candidates)), order)
                 candidates, keys, codes = candidates.subset(left), keys[left], codes[left]
                 order = self._order(candidates)
-            reports.append(Report(candidates, self.about, order, keys, codes, reason=self.reason))
+            reports.append(
+                Report(
+                    candidates,
+                    self.about,
+                    order,
+                    keys,
+                    codes,
+                    reason=self.reason,
+                    used=self.used,
+                )
+            )
         return Positions.from_reports(reports, is_single=self.is_single, page=self)
 
     def _order(self, candidates: Candidates) -> Rows:
@@ -281,10 +303,12 @@ def _read_groups(
         InvalidInputError: If no source or more than one source was passed.
     """
     sources = {"labels": labels, "probabilities": probabilities, "attribute": attribute}
+    if features is not None and attribute is not None and probabilities is None:
+        del sources["labels"]  # Some candidates are labelled.
     inputs = [name for name, source in sources.items() if source is not None]
     if len(inputs) > 1:
         raise InvalidInputError(f"got {' and '.join(inputs)}; expected only one source of groups")
-    if labels is not None:
+    if labels is not None and attribute is None:
         return Groups.of_labels(labels)
     if probabilities is not None:
         return Groups.of_probabilities(probabilities)
@@ -294,15 +318,71 @@ def _read_groups(
                 "attribute: zero-shot labels also need features= (n, d) of the candidates and"
                 " model=, a model or a mapping from prompt to embedding"
             )
-        index = IndexGroups.fit(model, attribute, features)
+        return _partly_labelled(labels, features, attribute, model)
     if index is not None and features is not None:
-        groups = index.predict(features)
-        if groups.is_broken is not None:
-            warn_of_rows(groups.is_broken, "features", "have no direction (zeros, NaN or infinite)")
-        return groups
+        return _predicted(index, features)
     raise InvalidInputError(
         "the groups are missing: expected labels=, probabilities=, or features= with attribute="
         " and model=, or with index="
+    )
+
+
+def _predicted(index: IndexGroups, features: AnyArray) -> Groups:
+    """Return the groups of features (n, d), and warn about broken rows."""
+    groups = index.predict(features)
+    if groups.is_broken is not None:
+        warn_of_rows(groups.is_broken, "features", "have no direction (zeros, NaN or infinite)")
+    return groups
+
+
+def _partly_labelled(
+    labels: object, features: AnyArray, attribute: AttributeLike, model: Host | ModelLike
+) -> Groups:
+    """Return the groups of rows, which are predicted unless all attributes of a row are labelled.
+
+    Args:
+        labels: the value of each row (n,), or a mapping from prompt set to values, or None.
+        features: image features (n, d) of the rows.
+        attribute: one or several prompt sets.
+        model: the model that embeds the prompts.
+    """
+    from vldebias.methods import Problem
+    from vldebias.methods.few_labels import labelled_groups
+
+    problem = Problem(model, attribute)
+    sets = problem.attributes
+    columns: Mapping[str, Any] = {}
+    if isinstance(labels, Mapping):
+        columns = labels
+    elif labels is not None and len(sets) == 1:
+        columns = {sets[0].name: labels}
+    elif labels is not None:
+        names = [prompt_set.name for prompt_set in sets]
+        raise InvalidInputError(
+            f"labels: got one column for {len(sets)} attributes; expected a mapping from {names} to"
+            " columns"
+        )
+    given = labelled_groups(columns, sets)
+    usable = {
+        one.name: columns[one.name]
+        for one, codes in zip(sets, given, strict=True)
+        if codes is not None
+    }
+    index = IndexGroups.fit(problem.host, attribute, features, labels=usable)
+    groups = _predicted(index, features)
+    parts = [
+        Groups(tuple(one.attributes), codes)
+        for one, codes in zip(sets, given, strict=True)
+        if codes is not None
+    ]
+    if groups.doubt or len(parts) < len(sets):
+        return groups
+    known = Groups.crossed(parts).codes
+    is_known = known != UNKNOWN
+    return replace(
+        groups,
+        codes=np.where(is_known, known, groups.codes),
+        is_near=cast("Mask", groups.is_near) & ~is_known,
     )
 
 

@@ -48,6 +48,7 @@ class Groups:
         source: where the groups come from, for reports.
         doubt: why the groups cannot be trusted, or "".
         is_broken: mask (n,) of the rows whose features have no direction, or None.
+        used: a line for reports about how the groups were predicted, or "".
     """
 
     names: tuple[str, ...]
@@ -57,6 +58,7 @@ class Groups:
     source: str = "given labels"
     doubt: str = ""
     is_broken: Mask | None = None
+    used: str = ""
 
     @classmethod
     def of_labels(cls, labels: object) -> Groups:

@@ -29,14 +29,16 @@ from vldebias.projection.fingerprint import Fingerprint
 from vldebias.reranking.candidates import UNKNOWN, Floats, Mask, as_floats, unit_products
 from vldebias.reranking.groups import ZERO_SHOT, Groups, pool_shares
 from vldebias.reranking.nearest import NearestText, shares_near
+from vldebias.utils.arrays import Codes
 from vldebias.utils.files import explain
 from vldebias.utils.formats import FORMAT, check_format
 
 if TYPE_CHECKING:
+    from vldebias.data.labels import Labels
     from vldebias.hosts import Host
     from vldebias.methods import Problem
     from vldebias.prompts import PromptSet
-    from vldebias.typing import AnyArray, AttributeLike, ModelLike
+    from vldebias.typing import AnyArray, AttributeLike, ColumnLike, ModelLike
 
 # Texts without people. They have the same template as the prompts that state a value, so that only
 # their content differs.
@@ -54,15 +56,15 @@ NOBODY = (
 )
 ENOUGH_PEOPLE = 50  # minimum number of images per group in the sample of an index
 _KIND = "vldebias index groups"
-_FORMAT = 2
-_PARTS = ("texts", "borders", "wordings")  # arrays of each attribute in a saved file
-_COMPARED_ROWS = 2000  # number of rows for which wordings are compared
+_FORMAT = 3
+_EARLIER = "2"  # the format that also contains wordings
+_PARTS = ("texts", "borders")  # arrays of each attribute in a saved file
+_TAUGHT_ROWS = 2000  # number of unlabelled rows from which groups are learned
 _MOST_SAMPLED = 20000  # number of rows kept to choose these from, which bounds the memory
 # If fewer images than this share look like nobody, they hardly change the shares, and most of them
 # show small people. Then, all images have a group.
 _FEW_SCENES = 1 / 3
 FEWEST_PEOPLE = 5  # minimum number of images per group in a collection or behind a filter
-_AGREE_LISTED = 0.85  # minimum kappa between the labels behind a filter and by single wordings
 # Two halves of the vectors behind a filter disagree if a group's shares in them differ by more than
 # this number of standard deviations.
 _DISAGREE = 3.0
@@ -74,6 +76,7 @@ class _Header(BaseModel, extra="ignore", frozen=True):
     names: Json[tuple[tuple[str, ...], ...]]
     doubt: str
     fingerprint: Json[Fingerprint | None]
+    basis: str = ""
 
     @field_validator("names")
     @classmethod
@@ -102,6 +105,8 @@ class IndexGroups:
         person: direction (d,) along which images of people are positive, or None if every image has
             a group.
         doubt: why the labels cannot be trusted, or "".
+        basis: what the labels are predicted from, such as "race: 20 labels, 15 of 20 right when
+            left out".
 
     >>> queries = debias_queries(embed, "gender", reference=vectors)  # doctest: +SKIP
     >>> queries.index.save("gender-index.safetensors")  # doctest: +SKIP
@@ -113,6 +118,7 @@ class IndexGroups:
     fingerprint: Fingerprint | None
     person: Floats | None = None
     doubt: str = ""
+    basis: str = ""
 
     def __post_init__(self) -> None:
         """Raise an error if arrays have the wrong shape or values, such as in a changed file."""
@@ -130,8 +136,6 @@ class IndexGroups:
             n = len(attribute.names)
             are_valid.append(_are_unit(attribute.texts, (n, width)))
             are_valid.append(_is_finite(attribute.borders, (n,)))
-            shape = (attribute.wordings.shape[:1] or (0,)) + (n, width)
-            are_valid.append(_are_unit(attribute.wordings, shape))
         if not all(are_valid):
             raise InvalidInputError(
                 f"index groups: expected unit texts and finite borders of {g} groups, and shares"
@@ -148,54 +152,74 @@ class IndexGroups:
         *,
         least: int = FEWEST_PEOPLE,
         nobody: Sequence[str] = NOBODY,
+        labels: Mapping[str, Labels | ColumnLike] | None = None,
     ) -> IndexGroups:
-        """Label unlabelled vectors, and count the groups' shares.
+        """Predict the groups of vectors, and count their shares.
+
+        With labelled vectors, groups are predicted as `vldebias.methods.few_labels` describes.
+        Without labels, only gender is predicted, with the nearest text.
 
         Args:
             model: the model that embeds the prompts.
             attribute: prompt set with words for its values, or several prompt sets to cross.
             features: features (n, d), or an iterable of blocks (b, d) of them.
-            least: minimum number of images of each value. Below, the labels are not trusted.
+            least: minimum number of images of each value. Below, predictions without labels are not
+                trusted.
             nobody: texts without people, for prompt sets about people. If the model is a mapping
                 that lacks them, all images have a group.
+            labels: for each prompt set by name, the values of the n images, with "" for images
+                without a label.
 
         Raises:
-            InvalidInputError: If features and text embeddings have different widths.
+            InvalidInputError: If features and text embeddings have different widths, or a label is
+                not a value of the prompt set.
+
+        Warns:
+            SuspectInputWarning: If labels are not used.
         """
         # Import lazily, because torch takes seconds to import and labels do not need it.
         from vldebias.methods import Problem
-        from vldebias.methods.gates import wordings_of
+        from vldebias.methods.few_labels import labelled_groups, taught, unlabelled_doubt
 
         problem = Problem(model, attribute)
+        sets = problem.attributes
         role = problem.host.roles[0]
-        classifiers = [problem.zero_shot(prompt_set, role) for prompt_set in problem.attributes]
-        texts = [values.numpy().astype(np.float64) for values in classifiers]
+        texts = [problem.zero_shot(each, role).numpy().astype(np.float64) for each in sets]
         person = _direction_of_people(problem, role, texts, nobody)
-        directions = _directions(texts, person)
-        products, sampled, rows = _products_and_sample(features, directions)
-        if _people(products, person).sum() > (1 - _FEW_SCENES) * len(products):
+        given = labelled_groups(labels or {}, sets)
+        rows = _Rows(features, _directions(texts, person), given)
+        if _people(rows.products, person).sum() > (1 - _FEW_SCENES) * len(rows.products):
             person = None
-        cosines = products[_people(products, person), :-1]
-        rows = _some(rows[_people(sampled, person)])
-        attributes = []
+        cosines = rows.products[_people(rows.products, person), :-1]
+        people = rows.sample[_people(rows.sampled_products, person)]
         doubt = ""
-        for prompt_set, values, columns in zip(
-            problem.attributes, texts, _split(cosines, texts), strict=True
-        ):
-            names = tuple(prompt_set.attributes)
-            reason = _too_few(columns, names, least)
-            try:
-                wordings = wordings_of(problem, prompt_set, role)[0].numpy()
-                reason = reason or _doubt_about_wordings(problem, prompt_set, role, rows)
-            except InvalidInputError:
-                # A mapping may only contain the texts that name the values.
-                wordings = np.empty((0, *values.shape))
-            unmeasured = NearestText(names, values, np.zeros(len(names)), wordings)
+        basis = []
+        for place, columns in enumerate(_split(cosines, texts)):
+            prompt_set = sets[place]
+            how = "predicted without labels"
+            reason = (
+                unlabelled_doubt(prompt_set.name, prompt_set.attributes)
+                or _too_few(columns, [*prompt_set.attributes], least)
+                or _foreign(_some(people), problem, prompt_set)
+            )
+            codes = given[place]
+            if codes is not None:
+                found = taught(texts[place], _some(people), *rows.labelled(codes))
+                if found.doubt and not reason:
+                    warn_of_input(f"labels of {prompt_set.name!r} are not used: {found.doubt}")
+                else:
+                    texts[place], how, reason = found.texts, found.how, found.doubt
+            basis.append(f"{prompt_set.name}: {how}")
+            doubt = doubt or (reason and f"{prompt_set.name}: {reason}")
+        if any(codes is not None for codes in given):
+            # Learned vectors differ from the texts, so the shares are those of the sample.
+            cosines = people @ np.concatenate(texts).T
+        attributes = []
+        for prompt_set, values, columns in zip(sets, texts, _split(cosines, texts), strict=True):
+            unmeasured = NearestText(tuple(prompt_set.attributes), values, np.zeros(len(values)))
             attributes.append(unmeasured.with_borders_of(columns))
-            if reason and not doubt:
-                doubt = f"labels of {prompt_set.name!r} are unreliable here: {reason}"
         shares, near_shares = _shares(attributes, cosines)
-        return cls(tuple(attributes), shares, near_shares, None, person, doubt)
+        return cls(tuple(attributes), shares, near_shares, None, person, doubt, ", ".join(basis))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -206,6 +230,12 @@ class IndexGroups:
     def _texts_and_person(self) -> Floats:
         """Return the directions (m, d) with which images are multiplied."""
         return _directions([attribute.texts for attribute in self.attributes], self.person)
+
+    @property
+    def used(self) -> str:
+        """Return a line that says how the groups are predicted, and their shares."""
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.share_of_name().items())
+        return f"search by {self.basis}; {shares} of the collection"
 
     def share_of_name(self) -> dict[str, float]:
         """Return the groups' shares by name."""
@@ -226,7 +256,7 @@ class IndexGroups:
         # NaN would be the largest value of a row.
         groups = _predicted(self.attributes, np.nan_to_num(products[:, :-1]))
         codes = np.where(people, groups.codes, UNKNOWN)
-        return replace(groups, codes=codes, doubt=self.doubt, is_broken=is_broken)
+        return replace(groups, codes=codes, doubt=self.doubt, is_broken=is_broken, used=self.used)
 
     def __getattr__(self, name: str) -> object:
         """Say what to do instead of a method that was removed."""
@@ -240,8 +270,7 @@ class IndexGroups:
         The shares and borders are measured again, because they differ from those in the index.
         Results of a query are no substitute for such a list, because they are as skewed as the
         query, and neither are a store's first rows, which are sorted by something. If fewer than
-        five vectors look like a group, or single wordings disagree about them, the results of a
-        search keep their order.
+        five vectors look like a group, the results of a search keep their order.
 
         Args:
             features: vectors (n, d) of 300 or more random documents that pass the filter, or of all
@@ -265,12 +294,10 @@ class IndexGroups:
         cosines = products[people, :-1]
         texts = [attribute.texts for attribute in self.attributes]
         attributes = []
-        doubt = self.doubt
+        doubt = ""
         for attribute, columns in zip(self.attributes, _split(cosines, texts), strict=True):
             attributes.append(attribute.with_borders_of(columns))
             reason = _too_few(columns, attribute.names, FEWEST_PEOPLE)
-            if not reason and len(attribute.wordings):
-                reason = _doubt_about_filter(attribute, rows[people])
             if reason and not doubt:
                 names = ", ".join(attribute.names)
                 doubt = f"labels of {names} are unreliable behind this filter: {reason}"
@@ -280,7 +307,11 @@ class IndexGroups:
             warn_of_input(f"within: {problem}; expected random vectors with this filter")
         shares, near_shares = _shares(attributes, cosines)
         return replace(
-            self, attributes=tuple(attributes), shares=shares, near_shares=near_shares, doubt=doubt
+            self,
+            attributes=tuple(attributes),
+            shares=shares,
+            near_shares=near_shares,
+            doubt=self.doubt or doubt,
         )
 
     def save(self, file: str | Path) -> None:
@@ -306,6 +337,7 @@ class IndexGroups:
             FORMAT: str(_FORMAT),
             "names": json.dumps([attribute.names for attribute in self.attributes]),
             "doubt": self.doubt,
+            "basis": self.basis,
             "fingerprint": json.dumps(mark),
         }
         write_atomically(file, save(tensors, {**header, "sha256": _digest(header, tensors)}))
@@ -327,6 +359,8 @@ class IndexGroups:
             ProjectionMismatchError: If it was fitted to a different model.
         """
         from safetensors import SafetensorError, safe_open
+
+        from vldebias.methods.few_labels import unlabelled_doubt
 
         try:
             with safe_open(file, "np") as opened:
@@ -362,6 +396,17 @@ class IndexGroups:
                 f" prompt sets have {[list(names) for names in groups]}; pass reference= to fit the"
                 " queries again"
             )
+        # Earlier versions stored further texts, and predicted all kinds of groups without labels.
+        is_old = header[FORMAT] == _EARLIER
+        doubt = read.doubt
+        if is_old:
+            tensors = {name: part for name, part in tensors.items() if "wordings" not in name}
+            doubt = next(
+                filter(
+                    None, (unlabelled_doubt("", dict.fromkeys(names, ())) for names in read.names)
+                ),
+                doubt,
+            )
         expected = {f"{i}.{part}" for i in range(len(read.names)) for part in _PARTS}
         if set(tensors) - {"person"} != expected | {"shares", "near_shares"}:
             raise InvalidInputError(
@@ -379,7 +424,8 @@ class IndexGroups:
             tensors["near_shares"],
             read.fingerprint,
             tensors.get("person"),
-            read.doubt,
+            doubt,
+            read.basis,
         )
         if host is not None:
             loaded._check_model(host, file)
@@ -474,24 +520,71 @@ def _direction_of_people(
     return direction
 
 
-def _products_and_sample(features: object, directions: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return all products (n, m) with directions (m, d), and those of a sample of rows (s, d)."""
-    parts, samples = [], []
-    step = 1
-    for block in _blocks(features):
-        parts.append(unit_products(block, directions))
-        rows = as_floats(_some(block)[::step], "features")
-        samples.append(np.hstack([_some(parts[-1])[::step], rows]))
-        if sum(map(len, samples)) > _MOST_SAMPLED:
-            samples = [np.concatenate(samples)[::2].copy()]
-            step *= 2
-    sampled, rows = np.split(np.concatenate(samples), [len(directions)], axis=1)
-    return np.concatenate(parts), sampled, rows
+class _Rows:
+    """Read features once, of which only products, a sample and labelled rows are kept.
+
+    Args:
+        features: features (n, d), or an iterable of blocks (b, d) of them.
+        directions: directions (m, d) with which they are multiplied.
+        given: for each attribute, the group (n,) of each row or -1, or None without labels.
+
+    Attributes:
+        products: products (n, m) of the rows, scaled to norm 1, with the directions.
+        sample: sampled unit rows (s, d).
+        sampled_products: their products (s, m).
+
+    Raises:
+        InvalidInputError: If the number of labels is not that of the rows.
+    """
+
+    def __init__(self, features: object, directions: Floats, given: Sequence[Codes | None]) -> None:
+        masks = [codes >= 0 for codes in given if codes is not None]
+        self._is_labelled = np.logical_or.reduce(masks) if masks else np.zeros(0, np.bool_)
+        m, d = directions.shape
+        parts = []
+        samples = [np.empty((0, m + d))]
+        labelled = [np.empty((0, d))]
+        step = 1
+        n = 0
+        for block in _blocks(features):
+            products = unit_products(block, directions)
+            parts.append(products)
+            # Numbers of labels and rows that differ are refused below.
+            chosen = np.flatnonzero(self._is_labelled[n : n + len(products)])
+            labelled.append(_unit(as_floats(cast("Any", block)[chosen], "features")))
+            rows = as_floats(_some(block)[::step], "features")
+            samples.append(np.hstack([_some(products)[::step], rows]))
+            if sum(map(len, samples)) > _MOST_SAMPLED:
+                samples = [np.concatenate(samples)[::2].copy()]
+                step *= 2
+            n += len(products)
+        for codes in given:
+            if codes is not None and len(codes) != n:
+                raise InvalidInputError(
+                    f"labels: got {len(codes)} for {n} vectors; expected one for each"
+                )
+        self.products = np.concatenate(parts)
+        self.sampled_products, sample = np.split(np.concatenate(samples), [m], axis=1)
+        self.sample = _unit(sample)
+        self._labelled = np.concatenate(labelled)
+
+    def labelled(self, codes: Codes) -> tuple[Floats, Codes]:
+        """Return the unit rows (l, d) of labelled images, and their groups (l,)."""
+        kept = codes[self._is_labelled]
+        is_usable = (kept >= 0) & np.isfinite(self._labelled).all(axis=1)
+        return self._labelled[is_usable], kept[is_usable]
+
+
+def _unit(rows: Floats) -> Floats:
+    """Return rows (n, d) scaled to norm 1, or NaN if they have no direction."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        units: Floats = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return units
 
 
 def _some(rows: Any) -> Any:
-    """Return at most `_COMPARED_ROWS` of the rows, in regular intervals."""
-    return rows[:: -(-len(rows) // _COMPARED_ROWS) or 1]
+    """Return at most `_TAUGHT_ROWS` of the rows, in regular intervals."""
+    return rows[:: -(-len(rows) // _TAUGHT_ROWS) or 1]
 
 
 def _too_few(cosines: Floats, names: Sequence[str], least: int) -> str:
@@ -503,16 +596,16 @@ def _too_few(cosines: Floats, names: Sequence[str], least: int) -> str:
     return f"fewer than {least} of {len(cosines):,} images look like {', '.join(lacking)}"
 
 
-def _doubt_about_filter(attribute: NearestText, rows: Floats) -> str:
-    """Return how much single wordings disagree about vectors (n, d), or "" if they agree."""
+def _foreign(rows: Floats, problem: Problem, prompt_set: PromptSet) -> str:
+    """Return why unit rows (n, d) seem to come from another model than the texts, or ""."""
     import torch
 
-    from vldebias.methods.gates import mean_kappa
+    from vldebias.methods.equalise import foreign
 
-    kappa = mean_kappa(*map(torch.from_numpy, (rows, attribute.texts, attribute.wordings)))
-    if kappa >= _AGREE_LISTED:
-        return ""
-    return f"single wordings agree with a kappa of {kappa:.2f}; {_AGREE_LISTED} is needed"
+    try:
+        return foreign(torch.from_numpy(rows), problem, prompt_set, problem.host.roles[0])
+    except InvalidInputError:
+        return ""  # A mapping may only contain the texts that name the values.
 
 
 def _disagreement_of_halves(groups: Groups) -> str:
@@ -530,22 +623,6 @@ def _disagreement_of_halves(groups: Groups) -> str:
         f"the share of {groups.names[group]} is {halves[0][group]:.2f} in the first half of the"
         f" vectors and {halves[1][group]:.2f} in the second"
     )
-
-
-def _doubt_about_wordings(problem: Problem, prompt_set: PromptSet, role: str, rows: Floats) -> str:
-    """Return why zero-shot labels of images (n, d) cannot be trusted, or "".
-
-    The conditions are those for editing queries (`vldebias.methods.gates`).
-    """
-    import torch
-    from torch.nn.functional import normalize
-
-    from vldebias.methods.equalise import foreign
-    from vldebias.methods.gates import doubt_about_values
-
-    images = normalize(torch.from_numpy(rows), dim=1)
-    doubt = doubt_about_values(problem, prompt_set, role, images) or ""
-    return doubt and (foreign(images, problem, prompt_set, role) or doubt)
 
 
 def _is_finite(values: Floats, shape: tuple[int, ...]) -> bool:

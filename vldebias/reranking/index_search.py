@@ -171,7 +171,17 @@ def search_page(
     checked = np.full(len(rows), UNKNOWN)
     keys = results.ids[rows]
     problem = results.problem()
-    return Report(candidates, about, order, keys, checked, query, reason=reason, problem=problem)
+    return Report(
+        candidates,
+        about,
+        order,
+        keys,
+        checked,
+        query,
+        reason=reason,
+        problem=problem,
+        used=groups.used,
+    )
 
 
 def _remaining(

@@ -14,19 +14,18 @@ Labels = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class NearestText:
-    """Label images with the group whose text is most similar.
+    """Label images with the group whose text, or learned vector, is most similar.
 
     An image's margin is the difference between its two highest cosines. It is near the border if
     the margin is below half of its label's median margin. Labels are wrong most often there.
 
     Attributes:
         names: names of the groups (g,).
-        texts: unit text embeddings (g, d) of the groups.
+        texts: unit text embeddings (g, d) of the groups, or vectors learned from labelled images.
         borders: margin (g,) below which images with each label are near the border.
-        wordings: unit text embeddings (w, g, d) of single wordings, each of which names all groups.
 
     >>> import numpy as np
-    >>> labels = NearestText(("f", "m"), np.eye(2), np.array([0.1, 0.1]), np.empty((0, 2, 2)))
+    >>> labels = NearestText(("f", "m"), np.eye(2), np.array([0.1, 0.1]))
     >>> codes, is_near = labels.predict(np.array([[0.6, 0.8], [0.75, 0.7]]))
     >>> codes.tolist(), is_near.tolist()
     ([1, 0], [False, True])
@@ -35,7 +34,6 @@ class NearestText:
     names: tuple[str, ...]
     texts: Floats
     borders: Floats
-    wordings: Floats
 
     def predict(self, cosines: Floats) -> tuple[Labels, Mask]:
         """Return the label (n,) of each image, and a mask (n,) of the images near the border.

@@ -38,6 +38,7 @@ class Report:
         how_to_check: how to pass the true groups of some results.
         reason: why the results keep their order, or "" if they were re-ranked.
         problem: what is wrong with the vectors of the results, or "".
+        used: a line about how the groups were predicted, or "".
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -61,6 +62,7 @@ class Report:
     )
     reason: str = ""
     problem: str = ""
+    used: str = ""
 
     @property
     def before(self) -> Rows:
@@ -184,6 +186,7 @@ class Report:
             "moved": self.moved,
             "notes": self.notes,
             "reason": self.reason,
+            "used": self.used,
         }
 
     def __str__(self) -> str:
@@ -194,6 +197,8 @@ class Report:
         if self.about[0] == AS_FOUND:
             how = f"as found, because {self.reason}"
         lines = [f"{name}first {k} {how}: {before} -> {_words(self.counts)}"]
+        if self.used and self.about[0] != AS_FOUND:
+            lines.insert(0, self.used)
         if self.unknown:
             lines.append(f"{self.unknown} results whose group is unknown keep their places")
         for group, number in self.short.items():

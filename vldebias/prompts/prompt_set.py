@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from vldebias.errors import RENAMED, InvalidInputError, check_kind, explain_keywords, shortened
-from vldebias.prompts.english.words import lists
+from vldebias.prompts.english.words import begins_with_person
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
 from vldebias.utils.markup import html_table
@@ -51,6 +51,8 @@ _CONSONANT_SOUND = re.compile(
 )
 _VOWEL_SOUND = re.compile(r"[aeiou]|hour|honest|honou?r|heir", re.IGNORECASE)
 
+_PERSON = " person"  # ends a phrase that stands for the words before any noun for a person
+
 T = TypeVar("T")
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Texts = tuple[_Text, ...]
@@ -64,7 +66,9 @@ class StatedWords:
     Matches entire words and ignores case: "man" is found in "Man," and "man's", but not in
     "manager". All characters other than letters and digits separate words, so "dark-skinned" equals
     "dark skinned", even as decoded by a tokenizer ("dark - skinned"). "male" is also found in
-    "male-dominated". This errs on the safe side, because the prompt then stays unchanged.
+    "male-dominated". This errs on the safe side, because the prompt then stays unchanged. A phrase
+    that ends with "person" stands for the words before any noun for a person: "white person" is
+    found in "a white doctor", but not in "a doctor in a white coat".
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -75,8 +79,9 @@ class StatedWords:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
             )
+        before = {entry.removesuffix(_PERSON) for entry in self._entries if entry.endswith(_PERSON)}
         # Try long phrases first, so that "white woman" is not matched as "white".
-        longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
+        longest_first = "|".join(sorted(before.union(self._entries), key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
     @staticmethod
@@ -90,9 +95,16 @@ class StatedWords:
         Words are spelled as they were passed to the constructor. Matches do not overlap, and the
         longest one wins: "white woman" is one phrase.
         """
-        matches = self._pattern.findall(self.split(text))
-        # Without words, the pattern only matches "".
-        return tuple(dict.fromkeys(self._entries[match] for match in matches if match))
+        words = self.split(text)
+        found: dict[str, None] = {}
+        for match in self._pattern.finditer(words):
+            phrase = match[0]
+            if phrase not in self._entries:
+                following = words[match.end() :].split(maxsplit=3)
+                phrase = f"{phrase}{_PERSON}" if begins_with_person(following) else ""
+            if phrase:  # without words, the pattern only matches ""
+                found[self._entries[phrase]] = None
+        return tuple(found)
 
 
 def _folded(text: str) -> str:
@@ -541,13 +553,8 @@ def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
     known = list(stated.words)
     if stated.like:
         known += _packaged(stated.like).stated_words
-    if stated.before_person:
-        # "white" states a race in "a white doctor", not in "a doctor in a white coat".
-        jobs = _packaged("professions-gender")
-        nouns = list(lists()["people"])
-        for job in (*jobs.class_names, *jobs.held_out_class_names):
-            nouns += [job, f"{job}s"]
-        known += [f"{word} {noun}" for word, noun in product(stated.before_person, nouns)]
+    # "white" states a race in "a white doctor", not in "a doctor in a white coat".
+    known += [f"{word}{_PERSON}" for word in stated.before_person]
     return _joined(known, [])
 
 

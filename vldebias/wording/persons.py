@@ -256,7 +256,7 @@ class PersonReader:
         if not has_syntax(text):
             return False
         if json_texts(text) is not None:
-            return self._states(text)  # "negative": "male" asks for women
+            return self._states(text.replace('"', " "))  # "negative": "male" asks for women
         markup = texts_of_markup(text)
         if any(map(self._states, markup)):
             return True

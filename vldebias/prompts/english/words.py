@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -215,6 +215,14 @@ def gendered(word: str) -> bool:
     word = re.sub(r"['\u2019]s?$", "", word)
     parts = word.split("-")  # A part may state the gender: "she-wolf", "great-grandmother".
     return has_listed((word, *parts), "gendered") or any(map(has_gendered_ending, parts))
+
+
+def begins_with_person(words: Sequence[str]) -> bool:
+    """Return whether lower-case words begin with a noun for people, such as "police officer"."""
+    if any(person(word) or gendered(word) or listed(word, "people") for word in words[:1]):
+        return True
+    phrases = [" ".join(words[:length]) for length in (2, 3)]
+    return has_listed(phrases, "person-phrase") or any("p" in classes(text) for text in phrases)
 
 
 def has_gendered_ending(word: str) -> bool:

@@ -475,6 +475,8 @@ def is_stray_plural(n: Noun) -> bool:
     is_odd = is_plural(n.word) and n.text.before(n.start) in ("a", "an")  # "an astronauts"
     if not n.plural or n.has_determiner or n.in_clause or (n.found and n.is_linked):
         return is_odd
+    if n.relation == "by" and n.before_relation == "surrounded":
+        return is_odd  # a place, like "among"
     is_tag = n.text.opens[n.opening] and n.opening > 0
     return is_tag or n.relation not in ("", "of", "and", "with", "&")
 
@@ -484,7 +486,9 @@ def is_described_as_other(n: Noun) -> bool:
     rest = n.text.after(n.i + 1)
     is_noun = kinds(rest).startswith(("n", "x")) and not listed(rest, *STOPS)
     is_noun |= listed(rest, "article", "owner")
-    return listed(n.after, "copula") and not rest.endswith("ing") and is_noun
+    # "a person is stone carving"
+    is_verb = rest.endswith("ing") or n.text.after(n.i + 2).endswith("ing")
+    return listed(n.after, "copula") and not is_verb and is_noun
 
 
 def is_long(n: Noun) -> bool:
@@ -784,7 +788,15 @@ def find_subjects(prompt: str) -> tuple[PersonPhrase, ...] | str:
         for i, word in enumerate(text.bare)
     )
     is_group = has_listed(text.low, "group-left-unchanged")
-    return NOT_PLAIN if is_unknown or is_group else NO_PERSON
+    is_unsure = any(may_show_person(text, i) for i in range(len(text.bare)))
+    return NOT_PLAIN if is_unknown or is_group or is_unsure else NO_PERSON
+
+
+def may_show_person(text: Text, i: int) -> bool:
+    """Return whether word i may be a person who does something: "a chef painting plates"."""
+    after = text.after(i)
+    is_doing = after.endswith("ing") or adjective(after)
+    return is_doing and may_be_person(text, i) and not is_head(text, i)
 
 
 def find_persons(prompt: str) -> Persons:

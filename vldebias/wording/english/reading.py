@@ -12,6 +12,7 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.words import (
     has_gendered,
+    has_listed,
     is_proper,
     kinds,
     listed,
@@ -49,6 +50,9 @@ from vldebias.wording.language import (
 )
 from vldebias.wording.reasons import CONTEXT, NOT_PLAIN, STATED, context_reason
 from vldebias.wording.syntax import is_in_capitals
+
+# Kinds of attributes in which the members of a family are alike, or differ in a fixed way.
+_OF_FAMILIES = ("origin", "skin", "age")
 
 
 class DescribedPerson(NamedTuple):
@@ -98,6 +102,8 @@ class English(Language):
         subjects = find_subjects(text)
         if isinstance(subjects, str):
             return STATED if states(text, attribute) else subjects
+        if _are_related(text, subjects, attribute):
+            return NOT_PLAIN
         return _mentions(text, attribute, [(subject, "") for subject in subjects])
 
     def may_be_marked(self, text: str) -> bool:
@@ -107,6 +113,8 @@ class English(Language):
         self, text: str, attribute: Attribute, marks: Sequence[int]
     ) -> tuple[Mention, ...]:
         marked = find_marked(text, tuple(marks))
+        if _are_related(text, [phrase for phrase, _ in marked], attribute):
+            return ()
         heads = {phrase.head for phrase, _ in marked}
         others = [
             phrases
@@ -234,6 +242,15 @@ def _values_of_phrases(
                     found.append(value)
         values.append(found[0] if is_stated[number] and len(found) == 1 else None)
     return values
+
+
+def _are_related(text: str, subjects: Sequence[PersonPhrase], attribute: Attribute) -> bool:
+    """Return whether independent values do not fit, because members of a family are shown."""
+    if attribute.kind not in _OF_FAMILIES or 1 in attribute.shares.values():
+        return False
+    words = read_text(text).bare
+    nouns = [singular(words[subject.head]) for subject in subjects]
+    return len(nouns) > 1 and has_listed(nouns, "relative")
 
 
 def _mentions(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.words import has_gendered, listed, person, singular
-from vldebias.wording.english.phrases import Persons
-from vldebias.wording.english.text import Text, read_text
+from vldebias.wording.english.phrases import PersonPhrase, Persons
+from vldebias.wording.english.text import Text, read_text, without_quotations
 
 # What a body states about a race or a skin tone: "a man with green skin", "a freckled redhead".
 _SKIN = re.compile(
@@ -37,11 +38,21 @@ def find_stated(prompt: str, persons: Persons, attribute: Attribute) -> list[boo
         persons: The noun phrases for each person.
         attribute: The attribute.
     """
+    is_described = [_is_described(mentions, attribute) for mentions in persons]
     if not states(prompt, attribute):
-        return [False] * len(persons)
+        return is_described
     return [
-        states(without_others(prompt, persons, number), attribute) for number in range(len(persons))
+        described or states(without_others(prompt, persons, number), attribute)
+        for number, described in enumerate(is_described)
     ]
+
+
+def _is_described(mentions: Sequence[PersonPhrase], attribute: Attribute) -> bool:
+    """Return whether a word in a person's phrase states a value: "an old bearded knight"."""
+    if attribute.gender:
+        return False  # its words state a gender anywhere in the prompt
+    words = {word for phrase in mentions for _, word in phrase.words}
+    return any(attribute.stated.find(f"{word} person") for word in words)
 
 
 def names_thing(text: Text, i: int) -> bool:
@@ -56,6 +67,7 @@ def states(text: str, attribute: Attribute) -> bool:
         text: The text.
         attribute: The attribute.
     """
+    text = without_quotations(text)
     if attribute.gender and has_gendered(read_text(text).low):
         return True
     pattern = _PATTERNS.get(attribute.kind)

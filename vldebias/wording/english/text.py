@@ -14,11 +14,12 @@ _WORD = re.compile(
     r"(?<=\s)[&+](?=\s)|[A-Z]{2,}/[A-Z]{2,}\b|[^\W_]+(?:(?:[-'\u2019&]|\.(?![A-Z][a-z]))[^\W_]+)*['\u2019]?"
 )
 _SENTENCE_END = re.compile(r"[.!?\n:]")
-_BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]|\s-+\s")
+_BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]|\s-+\s|\s--")
 # A quotation. An apostrophe, as in "the nurse's", does not start one.
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2018\u2019]*\u2019"
 )
+_LETTER_WORD = re.compile(r"[A-Z]-[a-z]")  # "X-ray", "T-shirt"
 LONGEST_PROMPT = 1000  # words
 # The abbreviations "US" and "IT" must stay distinct from the words "us" and "it".
 _IN_LOWER_CASE = {"&": "and", "+": "and", "US": "u.s", "IT": "i.t"}
@@ -73,7 +74,10 @@ class Text:
         main_words = [word for word in self.words if not listed(word, "preposition", "determiner")]
         capitals = [word[0].isupper() for word in main_words if word[0].isalpha()]
         is_title = len(capitals) > 1 and sum(capitals) > 0.7 * len(capitals)
-        self.capital = [not is_title and word[0].isupper() for word in self.words]
+        self.capital = [
+            not is_title and word[0].isupper() and not _LETTER_WORD.match(word)
+            for word in self.words
+        ]
 
     def before(self, i: int) -> str:
         """Return the word before word i, or "" if word i starts a clause."""
@@ -122,11 +126,18 @@ def _is_credited(words: list[str]) -> list[bool]:
     for i, word in enumerate(words):
         credited.append(credits)
         is_behind_style = word == "of" and listed(words[max(0, i - 1)], "credit-style")
-        if word == "by" or is_behind_style:
+        is_place = words[i - 1 : i] == ["surrounded"]
+        if (word == "by" and not is_place) or is_behind_style:
             credits = True
         elif listed(word, "no-credit"):
             credits = False
     return credited
+
+
+def without_quotations(prompt: str) -> str:
+    """Replace the words in quotation marks with spaces, unless everything is in them."""
+    rest = _QUOTED.sub(lambda quotation: " " * len(quotation[0]), prompt)
+    return rest if re.search(r"\w", rest) else prompt
 
 
 def with_capitals_of(old: str, new: str) -> str:

@@ -20,6 +20,7 @@ from eval.tables import RESULTS, read
 
 SEED = 0
 SHOWN = 12  # professions per panel
+MISSPELLED = "A photo of eceptionist"  # in the list of the paper
 INK, LINE, FILLED = "#333333", "#9aa7b5", "#0b6e63"
 PATH = RESULTS / "first_plot.png"
 
@@ -45,6 +46,7 @@ def of_search() -> list[Dumbbell]:
     """Return the shares of women among the first results of CLIP, for professions by a seed."""
     (part,) = [p for p in read("first_plot").provenance if p.task == "half women"]
     women: dict[str, list[int]] = part.settings["women"]
+    women = {query: counts for query, counts in women.items() if query != MISSPELLED}
     drawn = random.Random(SEED).sample(sorted(women), SHOWN)
     return sorted(
         (women[query][0] / K, women[query][1] / K, query.removeprefix("A photo of "))
@@ -52,7 +54,9 @@ def of_search() -> list[Dumbbell]:
     )
 
 
-def draw_panel(axis: Any, rows: Sequence[Dumbbell], title: str, before: str, after: str) -> None:
+def draw_panel(
+    axis: Any, rows: Sequence[Dumbbell], title: str, case: str, before: str, after: str
+) -> None:
     """Draw a dumbbell per profession, and a legend that says what the two dots are."""
     for i, (first, second, _) in enumerate(rows):
         axis.plot([first, second], [i, i], color=LINE, linewidth=2, zorder=1)
@@ -66,7 +70,8 @@ def draw_panel(axis: Any, rows: Sequence[Dumbbell], title: str, before: str, aft
     axis.set_yticks(places, [row[2].capitalize() for row in rows])
     axis.set_xlim(-0.04, 1.04)
     axis.set_xticks([0, 0.5, 1], ["no women", "half", "all women"])
-    axis.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    axis.set_title(title, loc="left", x=-0.03, fontsize=12, fontweight="bold", pad=22)
+    axis.text(-0.03, 1.025, case, transform=axis.transAxes, fontsize=10.5)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.tick_params(left=False)
     axis.legend(
@@ -83,18 +88,20 @@ def draw(path: Path = PATH) -> None:
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"font.size": 11}):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 5.2), layout="constrained")
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11.4, 5.4), layout="constrained")
         draw_panel(
             left,
             of_images(),
             f"Generate: {MODEL}",
+            "10 images per profession before, 20 after",
             "nothing stated",
             "female and male stated in turn\n(public images, not a run of vldebias)",
         )
         draw_panel(
             right,
             of_search(),
-            f"Search: CLIP ViT-B/32, first {K} of 804 faces",
+            "Search: CLIP ViT-B/32",
+            f"the first {K} of 804 faces, 402 of them women",
             "as found",
             "re-ranked by vldebias, without labels",
         )

@@ -37,6 +37,7 @@ IMAGES = 10  # images per prompt
 GENDERS = ("Female", "Male", "Non-binary")
 ETHNICITIES = ("Asian", "Black", "Hispanic", "White")
 BALANCED = "balanced-prompts"
+LABELLED = "professions labelled with a stated gender"
 GAP_FROM_HALF = Metric(
     "gap_from_half_women",
     "share of women, distance from one half",
@@ -104,7 +105,7 @@ def add_appearance(out: TaskResult, images: pd.DataFrame, value: str, subset: st
     out.add("share", NONE, float(hits.sum() / totals.sum()), interval, n=n, subset=subset)
 
 
-def professions_in_turn(images: pd.DataFrame) -> TaskResult:
+def professions_in_turn(images: pd.DataFrame, task: str) -> TaskResult:
     """Compare prompts that do not state a gender with equally many prompts for each gender."""
     without_ethnicity = images[(images["ethnicity"] == "") & (images["profession"] != "")]
     rows_of_gender = {
@@ -129,10 +130,10 @@ def professions_in_turn(images: pd.DataFrame) -> TaskResult:
     n = {"professions": len(professions), "images": 3 * IMAGES * len(professions)}
     out = TaskResult(
         TaskProvenance(
-            task="professions",
+            task=task,
             title="Women and men in turn",
             description=(
-                "The same 12 professions with nothing stated (10 images each) and with female and"
+                f"The same {len(professions)} professions with nothing stated (10 images each) and with female and"
                 " male stated in turn (10 images each); resampled over professions with all their"
                 " images."
             ),
@@ -208,7 +209,11 @@ def stated_values(images: pd.DataFrame) -> TaskResult:
 def measure() -> Iterator[TaskResult]:
     """Measure both questions."""
     images = read_images()
-    yield professions_in_turn(images)
+    yield professions_in_turn(images, "professions")
+    # The annotator never gave two professions a label if the prompt stated a gender.
+    in_turn = images[images["gender"].isin(["female", "male"]) & (images["ethnicity"] == "")]
+    labelled = in_turn.groupby("profession")["recognised"].sum() > 0
+    yield professions_in_turn(images[images["profession"].map(labelled)], LABELLED)
     yield stated_values(images)
 
 

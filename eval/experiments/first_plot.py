@@ -4,7 +4,8 @@
 
 The gallery is 804 faces of CelebA (CLIP ViT-B/32), and the queries are "A photo of {profession}"
 for 51 professions. `vldebias.rerank` gets no labels. Labels are only used to count women, and for
-`true labels`, the same order with the labels of all faces. The faces are in $VLDEBIAS_REAL and not
+`true labels`, the same order with the labels of all faces. `cali` is the paper's projection of the
+queries (`vldebias.fit_projections`), without re-ranking. The faces are in $VLDEBIAS_REAL and not
 part of the project. The result has the counts for each profession, and no row for a face.
 
 "surplus" is how many of the first 20 results are too many of one gender: their number of women
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import vldebias
@@ -31,6 +33,7 @@ K = 20
 SEED = 0
 RESAMPLES = 2000
 RERANK = "rerank"
+CALI = "cali"
 TRUE_LABELS = "true labels"
 RANDOM = "random order"
 SURPLUS = Metric("surplus@20", "results too many of one gender, of the first 20", "bias", "lower")
@@ -47,9 +50,9 @@ def searches(gallery: embeddings.Gallery, rows: Rows) -> dict[str, dict[str, Row
     features = gallery.rows[rows].numpy()
     genders = np.array(["male", "female"])[gallery.gender[rows]].tolist()
     rng = np.random.default_rng(SEED)
-    found: dict[str, dict[str, Rows]] = {
-        name: {} for name in (NONE, RERANK, TRUE_LABELS, RANDOM)
-    }
+    edit = vldebias.fit_projections(gallery.texts, gallery.prompt_set, method=CALI).only
+    methods = (NONE, RERANK, TRUE_LABELS, CALI, RANDOM)
+    found: dict[str, dict[str, Rows]] = {name: {} for name in methods}
     for query in gallery.queries:
         scores = features @ np.asarray(gallery.texts.rows[query], dtype=float)
         found[NONE][query] = np.argsort(-scores, kind="stable")[:K]
@@ -57,6 +60,8 @@ def searches(gallery: embeddings.Gallery, rows: Rows) -> dict[str, dict[str, Row
             scores, K, features=features, attribute=gallery.prompt_set, model=gallery.texts
         )
         found[TRUE_LABELS][query] = vldebias.rerank(scores, K, labels=genders)
+        edited = edit(torch.as_tensor(gallery.texts.rows[query])[None].double())[0].numpy()
+        found[CALI][query] = np.argsort(-features @ edited, kind="stable")[:K]
         found[RANDOM][query] = rng.permutation(len(rows))[:K]
     return found
 
@@ -78,7 +83,9 @@ def measure_gallery(gallery: embeddings.Gallery, name: str) -> TaskResult:
         for method, results in found.items()
     }
     stay = {
-        method: np.array([len(np.intersect1d(first, found[NONE][q])) for q, first in results.items()])
+        method: np.array(
+            [len(np.intersect1d(first, found[NONE][q])) for q, first in results.items()]
+        )
         for method, results in found.items()
     }
     n = {"queries": len(gallery.queries), "images": len(rows)}

@@ -90,7 +90,10 @@ def stated() -> str:
 def in_turn() -> str:
     """Write how even the shares of women are with no stated gender and with alternating genders."""
     lines = [["prompts", "distance of the share of women from 0.5", "visible profession"]]
-    for task, which in (("professions", ""), (LABELLED, "without the two that were never labelled")):
+    for task, which in (
+        ("professions", ""),
+        (LABELLED, "without the two that were never labelled"),
+    ):
         rows = rows_in(read("stated_values"), task)
         for method, words in (
             ("none", "nothing stated, 10 images each"),

@@ -37,7 +37,7 @@ from eval.tables import plain_parser
 ROOT = Path(__file__).parents[1]
 
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"front": front.front, "needs": front.needs_of_commands},
+    "README.md": {"picture": front.picture, "front": front.front, "needs": front.needs_of_commands},
     "docs/explanation/results.md": {
         **{job: partial(front.window, job) for job in front.WINDOW},
         "cases": front.cases,

@@ -133,9 +133,9 @@ def professions_in_turn(images: pd.DataFrame, task: str) -> TaskResult:
             task=task,
             title="Women and men in turn",
             description=(
-                f"The same {len(professions)} professions with nothing stated (10 images each) and with female and"
-                " male stated in turn (10 images each); resampled over professions with all their"
-                " images."
+                f"The same {len(professions)} professions with nothing stated (10 images each) and"
+                " with female and male stated in turn (10 images each); resampled over professions"
+                " with all their images."
             ),
             model=MODEL,
             split="professions",

@@ -37,10 +37,16 @@ from eval.tables import plain_parser
 ROOT = Path(__file__).parents[1]
 
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"picture": front.picture, "front": front.front, "needs": front.needs_of_commands},
+    "README.md": {
+        "picture": partial(front.picture, "docs/"),
+        "front": front.front,
+        "needs": front.needs_of_commands,
+    },
+    "docs/index.md": {"picture": partial(front.picture, "")},
     "docs/explanation/results.md": {
         **{job: partial(front.window, job) for job in front.WINDOW},
         "cases": front.cases,
+        "real_searches": front.real_searches,
         "promises": promises.promises,
         "by_texts": promises.by_texts,
         "simple_rivals": rivals.simple_rivals,
@@ -74,7 +80,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "search_range": methods.search_range,
         "searched": methods.searched,
     },
-    "docs/how-to/rerank.md": {"reranked": methods.reranked},
+    "docs/how-to/rerank.md": {"reranked": methods.reranked, "toy_searches": front.toy_searches},
     "docs/generation.md": {
         "sampled": generation.sampled,
         "three_models": generation.three_models,

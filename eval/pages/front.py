@@ -235,15 +235,19 @@ def _generate() -> list[str]:
     recognised = [toy[method, "recognised"].value for method in shares]
     return [
         "Generate people, gender stated in turn",
-        f"Stable Diffusion 3.5: {one_gender[0]} of {len(images)} professions show one gender only"
-        f" before, {one_gender[1]} after<br>cost: see the picture",
+        f"professions with one gender only: {one_gender[0]} of {len(images)} before,"
+        f" {one_gender[1]} after (picture)",
         f"an everyday prompt: {before:.0%} of one gender before, {after:.0%} after<br>no loss: the"
         f" subject is recognised in {recognised[0]:.0%} before, {recognised[1]:.0%} after",
     ]
 
 
-def picture() -> str:
-    """Write what the first picture of the README shows, and what each panel costs."""
+def picture(folder: str) -> str:
+    """Write what the first picture shows, what each panel costs, and where the figures are from.
+
+    Args:
+        folder: the folder of the documentation, relative to the page.
+    """
     images = of_images()
     one_gender = sum(before in (0, 1) for before, _, _ in images)
     tasks = ("professions", LABELLED)
@@ -256,16 +260,16 @@ def picture() -> str:
     before, after = (rows[method, SURPLUS.name].value for method in ("none", "rerank"))
     stay, true = (rows[method, STAY.name].value for method in ("rerank", TRUE_LABELS))
     left = (
-        f"Left: of {len(images)} professions in public images of Stable Diffusion 3.5, {one_gender}"
-        " show one gender only; with female and male stated in turn, as vldebias writes them, each"
-        f" shows both equally. Cost: the profession is visible in {seen[0]:.0%} of the images"
-        f" instead of 100% ({seen[1]:.0%} without two that the annotator never labelled)."
+        f"Left: {one_gender} of {len(images)} professions in public images of Stable Diffusion 3.5"
+        " show one gender only; with female and male stated in turn, as vldebias does, each shows"
+        f" both equally. Cost: the profession is visible in {seen[0]:.0%} instead of 100%"
+        f" ({seen[1]:.0%} without two that were never labelled)."
     )
     right = (
-        f"Right: of the first {K} faces that CLIP finds, {before:.1f} are too many of one gender"
-        f" (mean of {queries} searches; {SHOWN} are drawn at random), and {after:.1f} after"
-        f" re-ranking without labels. Cost: {stay:.0%} of the results stay ({true:.0%} with true"
-        " labels)."
+        f"Right: {before:.1f} of the first {K} faces are too many of one gender"
+        f" ({queries} searches; {SHOWN} drawn at random), and {after:.1f} after re-ranking without"
+        f" labels. Cost: {stay:.0%} of the results stay ({true:.0%} with true labels)."
+        f" [Sources]({folder}explanation/results.md)."
     )
     return f"{paragraph(left)}\n{paragraph(right)}"
 
@@ -299,7 +303,7 @@ def _project() -> list[str]:
         f"the same searches: {before:.1f} before, {after:.1f} after; {worse:.0%} of the queries get"
         f" worse<br>re-ranking leaves {better:.1f}, so prefer it<br>the paper, FairFace:"
         f" MaxSkew@1000 {theirs}",
-        "no clear change of generated images",
+        "generated images: no clear change",
     ]
 
 
@@ -342,6 +346,56 @@ def _train() -> list[str]:
         f" domain: {known:.3f} before, {recall('right', 'captions')} after",
         "not measured",
     ]
+
+
+def counts_by_query() -> dict[str, tuple[int, int]]:
+    """Return the larger count of one gender among the first 20 photographs, before and after.
+
+    Half of the photographs are of women, so MaxSkew is the logarithm of a share divided by a half.
+    """
+    counts: dict[str, dict[str, int]] = {}
+    for row in read("quickstart").rows:
+        if (row.task, row.metric) == ("photographs gender", f"max_skew@{K}") and row.subset:
+            counts.setdefault(row.subset, {})[row.method] = round(K / 2 * np.exp(row.value))
+    return {query: (count["none"], count["rerank"]) for query, count in counts.items()}
+
+
+def toy_searches() -> str:
+    """Write how skewed the searches of the packaged photographs are, before and after."""
+    counts = np.array(list(counts_by_query().values()))
+    before, after = np.median(counts, axis=0)
+    worse = int((counts[:, 1] > counts[:, 0]).sum())
+    better = int((counts[:, 1] < counts[:, 0]).sum())
+    return paragraph(
+        f"On {len(counts)} searches of the packaged photographs, with the toy model, the median"
+        f" search has {before:g} of one gender among the first {K} before, and {after:g} after;"
+        f" {better} searches get less skewed, and {worse} more (`eval/results/quickstart.json`)."
+    )
+
+
+def real_searches() -> str:
+    """Write how skewed searches with a real CLIP are, by method."""
+    titles = {
+        "none": "as found",
+        "rerank": "re-ranked, without labels",
+        TRUE_LABELS: "re-ranked by true labels",
+        CALI: "queries projected (`cali`)",
+        RANDOM: "a random order",
+    }
+    result = read("first_plot")
+    lines = [["gallery", "order", f"too many of one gender, of {K}", "worse queries", "stay"]]
+    for part in result.provenance:
+        rows = rows_in(result, part.task)
+        for method, title in titles.items():
+            surplus, worse, stay = (rows[method, m.name] for m in (SURPLUS, WORSE, STAY))
+            low, high = surplus.interval
+            figure = f"{surplus.value:.1f} [{low:.1f}, {high:.1f}]"
+            lines.append([part.task, title, figure, f"{worse.value:.0%}", f"{stay.value:.0%}"])
+    note = (
+        "CLIP ViT-B/32 on faces of CelebA, 51 professions; intervals over professions. From"
+        " `eval/results/first_plot.json`."
+    )
+    return table(*lines, note=note)
 
 
 def _searches() -> dict[str, dict[str, float]]:

@@ -62,6 +62,30 @@ def test_the_default_lam_of_rince_balances_pull_and_push_at_every_batch_size(
     assert (pushed > 0).all()
 
 
+@pytest.mark.parametrize("eta", [0.3, 0.8, 0.95])
+@pytest.mark.parametrize("strength", [0.0, 0.5, 3.0])
+def test_wrong_captions_scale_the_risk_of_rince_at_q_1_and_the_default_lam(
+    eta: float, strength: float
+) -> None:
+    """Test the proposition in docs/explanation/losses.md: a wrong caption has the distribution of
+    the negatives, so the noisy risk of any encoder is 1 - eta times the clean one."""
+    images = unit_rows(N, 16, seed=5)
+    texts = normalize(strength * images + unit_rows(N, 16, seed=6), dim=1)
+
+    def risks(**settings: float) -> tuple[float, float]:
+        """Return the clean risk, and that with a caption drawn from all captions of the batch."""
+        shifted = [
+            float(losses.rince(images, texts.roll(i, 0), temperature=0.5, q=1.0, **settings))
+            for i in range(N)
+        ]
+        return shifted[0], (1 - eta) * shifted[0] + eta * sum(shifted) / N
+
+    clean, noisy = risks()
+    assert noisy == pytest.approx((1 - eta) * clean, rel=1e-6, abs=1e-6)
+    clean, noisy = risks(lam=0.01)
+    assert noisy != pytest.approx((1 - eta) * clean, rel=1e-2)
+
+
 def test_rince_warns_once_if_lam_is_too_large_for_the_batch() -> None:
     rows = torch.eye(401)
     with warnings.catch_warnings(record=True) as caught:

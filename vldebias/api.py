@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, cast
 
+from vldebias.data.cache import embed_images
+from vldebias.data.labelled_folder import images_of_folder
 from vldebias.errors import InvalidInputError, explain_keywords
 from vldebias.hosts import (
     Attachment,
@@ -13,6 +16,8 @@ from vldebias.hosts import (
     refuse_second,
     resolve,
 )
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.loaded import Loaded
 from vldebias.methods import (
     AttachSettings,
     Diagnostics,
@@ -30,7 +35,6 @@ from vldebias.prompts import load_prompts
 
 if TYPE_CHECKING:
     from vldebias.hosts import Host
-    from vldebias.hosts.loaded import Loaded
     from vldebias.typing import (
         AttributeLike,
         Features,
@@ -52,7 +56,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     keep_stated: bool = True,
     negative: bool = False,
     tokenizer: Tokenizer | None = None,
-    reference: Reference | Features | None = None,
+    reference: Reference | Features | str | Path | None = None,
     max_loss: float | None = None,
     side: str | None = None,
     on_call: Callable[[CallRecord], object] | None = None,
@@ -101,10 +105,12 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             as in the paper.
         tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
             cannot be derived from the model.
-        reference: image features (n, d) of this model, or a `Reference` with labels and settings.
-            The default for classifiers moves their boundary to where the images divide. Closed
-            forms also equalise the mean features of the groups, which zero-shot classification
-            assigns (`vldebias.methods.equalise`).
+        reference: image features (n, d) of this model, a `Reference` with labels and settings, or
+            a folder of images, which are embedded, with the answers that `vldebias label` stored
+            in it. For a folder, `host` is what `vldebias.load_host` returns. The default for
+            classifiers moves their boundary to where the images divide. Closed forms also equalise
+            the mean features of the groups, which zero-shot classification assigns
+            (`vldebias.methods.equalise`).
         max_loss: the maximum loss for a class prompt, in (0, 1), defined as 1 minus the cosine
             between its embeddings before and after the edit.
         side: the embeddings of an image-text model that the edit changes, "text", "image" or
@@ -181,8 +187,9 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     else:
         # Load and check prompts before choosing a method or embedding anything.
         sets = cast("AttributeLike", attribute)
-        problem = Problem(target, sets, lam=lam, reference=reference, max_loss=max_loss)
-        chosen = get_method(method, lam=lam, reference=reference)
+        images = _opened(reference, passes[0])
+        problem = Problem(target, sets, lam=lam, reference=images, max_loss=max_loss)
+        chosen = get_method(method, lam=lam, reference=images)
         attachment = chosen.attach(problem, settings)
     try:
         for later in passes[1:]:
@@ -191,6 +198,26 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
         attachment.remove()
         raise
     return attachment
+
+
+def _opened(
+    reference: Reference | Features | str | Path | None, host: object
+) -> Reference | Features | None:
+    """Return reference features; the images in a folder are embedded, and keep their labels.
+
+    Raises:
+        InvalidInputError: If `reference` is a folder, and the host has no preprocessing.
+    """
+    if not isinstance(reference, str | Path) or not Path(reference).is_dir():
+        return cast("Reference | Features | None", reference)
+    if not isinstance(host, Loaded) or host.preprocess is None:
+        raise InvalidInputError(
+            f"reference: got the folder {str(reference)!r}, whose images need the model's"
+            " preprocessing; pass host=vldebias.load_host(NAME), or image features (n, d)"
+        )
+    encoder = image_encoder(host.host, host.preprocess, name=host.name)
+    rows = embed_images(images_of_folder(Path(reference)), encoder)
+    return Reference(rows.features, labels=rows.labels)
 
 
 def _has_edits(attribute: object) -> TypeGuard[Mapping[str, Edit]]:
@@ -208,7 +235,7 @@ def fit_projections(
     method: str | Method | None = None,
     lam: Lam | None = None,
     tokenizer: Tokenizer | None = None,
-    reference: Reference | Features | None = None,
+    reference: Reference | Features | str | Path | None = None,
     max_loss: float | None = None,
 ) -> Edits:
     """Return a method's fitted edits by role, without attaching them.
@@ -227,7 +254,8 @@ def fit_projections(
         lam: the weight of the prompt pairs. If None, the method's default is used.
         tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
             cannot be derived from the model.
-        reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
+        reference: image features (n, d) of this model, a `Reference`, or a folder as for `debias`,
+            if the method uses images.
         max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
             embeddings before and after the edit.
 
@@ -249,14 +277,15 @@ def fit_projections(
     (90, torch.Size([256, 256]))
     >>> edits.only.save_pretrained("gender-edit")  # doctest: +SKIP
     """
+    images = _opened(reference, host)
     problem = Problem(
         resolve(host, tokenizer=tokenizer),
         attribute,
         lam=lam,
-        reference=reference,
+        reference=images,
         max_loss=max_loss,
     )
-    return get_edit_method(method, lam=lam, reference=reference).fit_roles(problem)
+    return get_edit_method(method, lam=lam, reference=images).fit_roles(problem)
 
 
 @explain_keywords
@@ -284,7 +313,8 @@ def text_diagnostics(
         lam: the weight of the prompt pairs. If None, the method's default is used.
         tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
             cannot be derived from the model.
-        reference: image features (n, d) of this model, or a `Reference`, if the method uses images.
+        reference: image features (n, d) of this model, a `Reference`, or a folder as for `debias`,
+            if the method uses images.
         max_loss: the maximum loss for a class prompt, in (0, 1): 1 minus the cosine between its
             embeddings before and after the edit.
 

@@ -13,9 +13,10 @@ Here, other labels decide:
 
 Images are halved at random. Labels are drawn in one half, and the other is searched or classified.
 
-"reach" is the share of what true labels would gain over doing nothing in a search, by quota, "left"
-the skew above chance that is left, and "worst" the accuracy of the worst class. "accepted" is the
-share of draws in which the labels pass the test, also for random labels.
+"reach" is the share of what true labels would gain over doing nothing in a search, by quota, and
+"left" the skew above chance that is left. "worst" is the accuracy of the worst group, the classes
+crossed with another label. "default" is what the default does with these labels of classes.
+"accepted" is the share of draws in which the labels pass the test, also for random labels.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from eval import photographs
@@ -33,7 +35,8 @@ from eval.experiments import embeddings
 from eval.tables import parser, run
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import few_labels
-from vldebias.methods.boundary import left_out
+from vldebias.methods.boundary import texts_of_labels
+from vldebias.methods.equalise import UnusableReferenceError
 from vldebias.metrics import Metric
 from vldebias.prompts import load_prompts
 from vldebias.reranking import Candidates, quota
@@ -51,17 +54,32 @@ RANDOM = Metric("random accepted", "draws of random labels that pass the test", 
 WORSE = Metric("surely worse", "draws that are surely worse than without labels", "fact", "lower")
 BETTER = Metric("surely better", "draws surely better than without labels", "fact", "higher")
 HARM = Metric("harm", "draws that are surely worse than nothing", "fact", "lower")
+BELOW = Metric("surely below", "draws whose worst group is surely below the moved border's", "fact")
+ABOVE = Metric("surely above", "draws whose worst group is surely above the moved border's", "fact")
 TEXTS, TRUE, RULE, TESTED = "texts", "true labels", "rule", "rule, if it passes the test"
+MOVED, DEFAULT = "border moved", "default"
+FEWEST_OF_GROUP, RESAMPLES = 8, 80
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Unit images (n, d) with groups (n,), unit texts (g, d) of the groups and queries (q, d)."""
+    """Images with labels, and texts.
+
+    Attributes:
+        family: the family over which figures are averaged.
+        name: the name of the attribute.
+        rows: unit images (n, d).
+        codes: the group or class (n,) of each image.
+        others: another label (n,) of each image.
+        texts: unit texts (g, d) of the groups.
+        queries: unit queries (q, d).
+    """
 
     family: str
     name: str
     rows: Floats
     codes: Rows
+    others: Rows
     texts: Floats
     queries: Floats
 
@@ -108,7 +126,9 @@ def celebrities() -> Iterator[Data]:
 
     def data(family: str, name: str, texts: Sequence[Floats]) -> Data:
         codes = (read["attr"][:, names.index(name)] <= 0).astype(np.intp)
-        return Data(family, name, images, codes, unit(np.stack(texts)), queries)
+        other = "Young" if name == "Male" else "Male"
+        others = (read["attr"][:, names.index(other)] > 0).astype(np.intp)
+        return Data(family, name, images, codes, others, unit(np.stack(texts)), queries)
 
     for name, sides in BY_PROFESSIONS.items():
         texts = [unit(np.mean([row_of_job[job] for job in jobs], axis=0)) for jobs in sides]
@@ -139,29 +159,32 @@ def small() -> Iterator[Data]:
     with np.load(photographs.folder() / "photos" / "utk_dev.npz", allow_pickle=False) as file:
         years = file["age"].astype(int)
         race = file["race"].astype(str)
+        gender = (file["gender"].astype(str) == "male").astype(np.intp)
         rows = unit(file["after"])
     names = ["White", "Black", "Asian", "Indian"]
     known = np.isin(race, names)
     codes = np.array([names.index(value) for value in race[known]], dtype=np.intp)
-    yield Data("small model, faces", "race in four", rows[known], codes, words(names), queries)
+    family = "small model, faces"
+    yield Data(family, "race in four", rows[known], codes, gender[known], words(names), queries)
     codes = np.digitize(years, (30, 50)).astype(np.intp)
     young, old = words(["young", "old"])
     ages = np.stack([young, unit(young + old), old])  # no text names the middle
-    yield Data("small model, faces", "age in three", rows, codes, ages, queries)
+    yield Data(family, "age in three", rows, codes, gender, ages, queries)
     for file_name in ("flickr_dev", "mw_dev"):
         photos = photographs.photographs(file_name)
         known = photos.labels["gender"] != ""
         codes = (photos.labels["gender"][known] == "male").astype(np.intp)
         texts = words(["female", "male"])
         features = unit(photos.features[known])
-        yield Data("small model, gender", file_name, features, codes, texts, queries)
+        none = np.zeros_like(codes)
+        yield Data("small model, gender", file_name, features, codes, none, texts, queries)
 
 
 def renders() -> Iterator[Data]:
     """Yield rendered portraits and birds with the miniature CLIP."""
     host, features = embeddings.miniature()
     for world, columns in (
-        ("portraits", ("hair", "tone", "gender")),
+        ("portraits", ("gender", "hair", "tone")),
         ("birds", ("place", "label")),
     ):
         data = features(world, n=1500, seed=9002, balanced=True)
@@ -179,7 +202,9 @@ def renders() -> Iterator[Data]:
             known = labels.codes >= 0
             codes = labels.codes[known].astype(np.intp)
             name = f"{world}, {column}"
-            yield Data(f"miniature, {world}", name, rows[known], codes, texts, queries)
+            other = data.column(next(name for name in columns if name != column))
+            others = other.codes[known].astype(np.intp)
+            yield Data(f"miniature, {world}", name, rows[known], codes, others, texts, queries)
 
 
 @cache
@@ -259,7 +284,7 @@ def parts(data: Data, sample: Floats, rows: Floats, codes: Rows) -> dict[str, Fl
 
     own = few_labels.discriminant(rows, codes)
     found = {
-        "border moved": few_labels.moved(texts, rows, codes, mean),
+        MOVED: few_labels.moved(texts, rows, codes, mean),
         "self-trained": rule(FULL_WEIGHT=1e9),
         "labels alone": few_labels.moved(own, rows, codes, mean),
         RULE: rule(),
@@ -282,17 +307,39 @@ def passes(data: Data, sample: Floats, rows: Floats, codes: Rows) -> bool:
     """Return whether labels predict each other, see `few_labels`."""
     right = max(
         balanced(few_labels.left_out_labels(data.texts, sample, rows, codes), codes),
-        balanced(left_out(rows @ data.texts.T, codes), codes),
+        balanced(few_labels.left_out(rows @ data.texts.T, codes), codes),
     )
     enough = len(codes) >= few_labels.ENOUGH
     above = few_labels.ABOVE_CHANCE_OF_ENOUGH if enough else few_labels.ABOVE_CHANCE
     return right >= 1 / len(data.texts) + above
 
 
-def worst(data: Data, gallery: Rows, scores: Floats) -> float:
+def worst(data: Data, gallery: Rows, texts: Floats) -> Floats:
+    """Return the accuracy of the worst group, and its resamples (1 + r,)."""
     codes = data.codes[gallery]
-    right = scores.argmax(axis=1) == codes
-    return float(min(right[codes == code].mean() for code in np.unique(codes)))
+    right = (data.rows[gallery] @ texts.T).argmax(axis=1) == codes
+    groups = np.unique(codes * (data.others.max() + 1) + data.others[gallery], return_inverse=True)
+    member = np.eye(groups[1].max() + 1)[groups[1]]
+    member = member[:, member.sum(axis=0) >= FEWEST_OF_GROUP]
+    n = len(gallery)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    weights = np.concatenate([np.ones((1, n)), counts])
+    accuracies = weights @ (member * right[:, None]) / np.maximum(weights @ member, 1)
+    found: Floats = accuracies.min(axis=1)
+    return found
+
+
+def default(data: Data, rows: Rows, labelled: int) -> Floats:
+    """Return the class texts (g, d) of the default, with labels of the first rows."""
+    g = len(data.texts)
+    labels = np.full(len(rows), -1)
+    labels[:labelled] = data.codes[rows[:labelled]]
+    features, texts = torch.from_numpy(data.rows[rows]), torch.from_numpy(data.texts)
+    try:
+        found, _ = texts_of_labels(features, texts, labels, [str(code) for code in range(g)])
+    except UnusableReferenceError:
+        return data.texts
+    return unit(found.numpy())
 
 
 def is_surely(changes: Floats) -> int:
@@ -326,9 +373,13 @@ def measured(family: str, listed: Sequence[Data], number: int) -> TaskResult:
             add(ACCEPTED, RULE, float(is_accepted))
             add(RANDOM, RULE, float(passes(data, sample, rows, rng.permutation(codes))))
             found = {TEXTS: data.texts, **parts(data, sample, rows, codes)}
-            images = data.rows[gallery]
-            for method, texts in found.items():
-                add(WORST, method, worst(data, gallery, images @ texts.T))
+            classes = {**found, DEFAULT: default(data, sample_rows, number)}
+            right = {method: worst(data, gallery, texts) for method, texts in classes.items()}
+            for method, accuracies in right.items():
+                add(WORST, method, accuracies[0])
+                low, high = np.quantile(accuracies[1:] - right[MOVED][1:], [0.025, 0.975])
+                add(BELOW, method, float(high < 0))
+                add(ABOVE, method, float(low > 0))
             bare = nothing(data, gallery)
             by_method = {NONE: bare, TRUE: distances(data, sample, gallery, None)}
             for method, texts in found.items():

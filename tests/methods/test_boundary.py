@@ -26,12 +26,10 @@ from vldebias.methods.boundary import (
     APART,
     FEWEST_LABELLED,
     FEWEST_UNLABELLED,
-    class_means,
     cosines,
-    left_out,
-    offsets,
     two_parts,
 )
+from vldebias.methods.few_labels import class_means, left_out, offsets
 from vldebias.methods.labelled_rows import labelled
 from vldebias.miniature import load_clip
 from vldebias.projection.edit import Edit

@@ -9,14 +9,15 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 import vldebias
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.methods import few_labels
-from vldebias.methods.boundary import class_means, offsets
 from vldebias.methods.few_labels import (
     ABOVE_CHANCE,
     as_texts,
+    class_means,
     discriminant,
     is_gender,
     labelled_groups,
     left_out_labels,
+    offsets,
     taught,
     taught_texts,
 )

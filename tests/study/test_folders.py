@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import vldebias
+from vldebias.data.labelled_folder import images_of_folder
 from vldebias.errors import SuspectInputWarning
 from vldebias.miniature import open_world
 from vldebias.report.result import Result
 from vldebias.report.text import sentences
-from vldebias.study.inputs import images_of_folder
 
 MAC = b"\0\5\26\7\0\2\0\0Mac OS X        "
 

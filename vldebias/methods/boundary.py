@@ -7,13 +7,15 @@ to the class with the largest <x, u_a> - o_a, and CLIP's own boundary has all of
     labelled images    With m_ab the mean of <x, u_b> over the labelled images of class a, two
                        classes meet halfway between their means:
                        o_a = mean_b (m_aa - m_ab + m_ba - m_bb) / 2
+                       With unlabelled images in addition, the texts may also be turned, see
+                       `vldebias.methods.few_labels`. Labelled images that are left out decide.
     unlabelled images  For two classes, two normals of one variance are fitted to the scores
                        <x, u_1 - u_0>. Their midpoint is the boundary, o_1 - o_0 = midpoint,
                        because equal priors protect the worst group rather than the average.
 
-The offsets become an edit of text, P = I - v w^T. Images share a large mean, so <x, v> is nearly 1
-for every image if v lies along the mean image. w is chosen such that w^T u_a = o_a up to a
-constant. v is orthogonal to the class texts, which therefore keep their norms to first order.
+The result becomes an edit of text that maps each class text u_a to another one. For offsets, this
+is u_a - o_a v. Images share a large mean, so <x, v> is nearly 1 for every image if v lies along the
+mean image. v is orthogonal to the class texts, which therefore keep their norms to first order.
 """
 
 from __future__ import annotations
@@ -31,6 +33,13 @@ from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, did_you_mean, warn_of_input
 from vldebias.hosts.edits import IMAGE
 from vldebias.methods.equalise import UnusableReferenceError, foreign
+from vldebias.methods.few_labels import (
+    class_means,
+    left_out,
+    left_out_labels,
+    offsets,
+    taught_texts,
+)
 from vldebias.methods.method import Problem
 from vldebias.methods.reference import zero_shot
 from vldebias.projection.edit import Edit
@@ -49,6 +58,7 @@ CLEAR_GAIN = 10.0  # difference in BIC that Kass and Raftery (1995) call "very s
 NOT_FOUND = 0.1
 _FEWEST_OF_CLASS = 5  # labelled images of a class, for such a report
 _MOST_ROWS = 5_000  # scores used to fit two normals; more would not change the decision
+_MOST_LEARNED = 2_000  # images from which texts are learned, which takes at most a second
 _STEPS = 300
 _LEAST_AGREEMENT = 0.95  # minimum share of images for which the edit equals the offsets
 _TINY = 1e-9
@@ -147,42 +157,6 @@ def offsets_of_parts(scores: Floats) -> tuple[Floats, str]:
     return moves, f"The images fall into two parts, {apart}."
 
 
-def class_means(scores: Floats, labels: Codes) -> Floats:
-    """Return the mean score of each class's images for each class text, (k, k).
-
-    Args:
-        scores: (n, k) cosines with the k class texts.
-        labels: (n,) class of each image, of which every class has at least one.
-    """
-    return np.stack([scores[labels == code].mean(0) for code in range(scores.shape[1])])
-
-
-def offsets(means: Floats) -> Floats:
-    """Return what to subtract from each class's score (k,), given the class means (k, k)."""
-    correct = np.diag(means)
-    halfway: Floats = ((correct[:, None] - means + means.T - correct) / 2).mean(1)
-    return halfway
-
-
-def left_out(scores: Floats, labels: Codes) -> Codes:
-    """Return the class (n,) of each labelled image, with the offsets of all other images.
-
-    Args:
-        scores: (n, k) cosines with the k class texts.
-        labels: (n,) class of each image.
-    """
-    counts = np.bincount(labels)
-    means = class_means(scores, labels)
-    predicted = scores.argmax(1)
-    for row, code in enumerate(labels):
-        # Without this image, its class may have none. Then, nothing moves.
-        if counts[code] > 1:
-            other_means = means.copy()
-            other_means[code] += (means[code] - scores[row]) / (counts[code] - 1)
-            predicted[row] = (scores[row] - offsets(other_means)).argmax()
-    return predicted
-
-
 def class_labels(problem: Problem, prompt_set: PromptSet) -> Codes | None:
     """Return the class (n,) of each reference image, or -1 if it is unlabelled.
 
@@ -214,28 +188,44 @@ def class_labels(problem: Problem, prompt_set: PromptSet) -> Codes | None:
     return labels if (labels >= 0).any() else None
 
 
-def offsets_of_labels(scores: Floats, labels: Codes, names: Sequence[str]) -> tuple[Floats, str]:
-    """Return the offset of each class (k,) for labelled images, and a sentence about the images.
+def texts_of_labels(
+    rows: Tensor, texts: Tensor, labels: Codes, names: Sequence[str]
+) -> tuple[Tensor, str]:
+    """Return texts (k, d) as labelled images move or turn them, and a sentence about the images.
 
     Args:
-        scores: (n, k) cosines with the k class texts.
-        labels: (n,) class of each image.
+        rows: unit rows (n, d) of all images.
+        texts: unit class texts (k, d).
+        labels: class of each image (n,), or -1 if it is unlabelled.
         names: the k class names.
 
     Raises:
-        UnusableReferenceError: If a class has no image, or the offsets do not raise the balanced
-            accuracy when each image is left out in turn. The message continues a sentence.
+        UnusableReferenceError: If a class has no image, or the balanced accuracy does not rise when
+            images are left out. The message continues a sentence.
     """
-    counts = np.bincount(labels, minlength=len(names))
+    known = labels >= 0
+    codes = labels[known]
+    counts = np.bincount(codes, minlength=len(names))
     if not counts.all():
         missing = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
         raise UnusableReferenceError(f"no image is labelled {' or '.join(missing)}.")
-    before = np.bincount(labels, scores.argmax(1) == labels) / counts
-    after = np.bincount(labels, left_out(scores, labels) == labels) / counts
+    sample = rows[:: -(-len(rows) // _MOST_LEARNED)].numpy()
+    learn_from = texts.numpy(), sample, rows.numpy()[known], codes
+    scores = cosines(rows, texts)[known]
+    before, moved, learned = (
+        np.bincount(codes, predicted == codes) / counts
+        for predicted in (
+            scores.argmax(1),
+            left_out(scores, codes),
+            left_out_labels(*learn_from),
+        )
+    )
+    is_learned = bool(learned.mean() >= moved.mean())
+    after = learned if is_learned else moved
     # Compare the numbers that are shown.
     is_better = round(after.mean(), 2) > round(before.mean(), 2)
     sentence = (
-        f"with each of {len(labels)} labelled images left out in turn, balanced accuracy changes"
+        f"with each of {len(codes)} labelled images left out in turn, balanced accuracy changes"
         f" from {before.mean():.2f} to {after.mean():.2f}."
     )
     shares = after if is_better else before
@@ -244,7 +234,11 @@ def offsets_of_labels(scores: Floats, labels: Codes, names: Sequence[str]) -> tu
             sentence += f" The text does not find {name!r} ({share * count:.0f} of {count} images)."
     if not is_better:
         raise UnusableReferenceError(sentence)
-    return offsets(class_means(scores, labels)), f"{sentence[0].upper()}{sentence[1:]}"
+    if is_learned:
+        targets = torch.from_numpy(taught_texts(*learn_from))
+    else:
+        targets = with_offsets(rows, texts, offsets(class_means(scores, codes)))
+    return targets, f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def move_boundary(problem: Problem, role: str, edit: Edit) -> tuple[Edit, str]:
@@ -272,24 +266,19 @@ def move_boundary(problem: Problem, role: str, edit: Edit) -> tuple[Edit, str]:
         raise UnusableReferenceError(f"{prompt_set.name} has fewer than two classes.")
     rows = torch.cat([*problem.images.batches()])
     classes = problem.host.embed(prompt_set.classes, role)
-    texts = edit(classes)
-    before = zero_shot(rows, normalize(texts, dim=1)).numpy()
-    scores = cosines(rows, texts)
+    texts = normalize(edit(classes), dim=1)
+    before = zero_shot(rows, texts).numpy()
     labels = class_labels(problem, prompt_set)
     if labels is None:
         doubt = foreign(rows, problem, prompt_set, role)
         if doubt:
             raise UnusableReferenceError(f"{doubt}.")
-        moves, how = offsets_of_parts(scores)
+        moves, how = offsets_of_parts(cosines(rows, texts))
+        targets = with_offsets(rows, texts, moves)
     else:
-        known = labels >= 0
-        moves, how = offsets_of_labels(scores[known], labels[known], names)
-    moved = with_offsets(edit, texts, rows.mean(0), torch.from_numpy(moves))
-    predicted = cosines(rows, moved(classes)).argmax(1)
-    if (predicted == (scores - moves).argmax(1)).mean() < _LEAST_AGREEMENT:
-        raise UnusableReferenceError(
-            "the images share no direction along which class texts could be moved."
-        )
+        targets, how = texts_of_labels(rows, texts, labels, names)
+    moved = with_texts(edit, classes, targets)
+    changed = (cosines(rows, moved(classes)).argmax(1) != before).mean()
     labelled = 0 if labels is None else int((labels >= 0).sum())
     if 0 < labelled < FEWEST_LABELLED:
         more = quantity(FEWEST_LABELLED - labelled, "more image")
@@ -297,7 +286,6 @@ def move_boundary(problem: Problem, role: str, edit: Edit) -> tuple[Edit, str]:
             f"reference: only {labelled} labelled images move the boundary, which was tested with"
             f" {FEWEST_LABELLED}; label {more}",
         )
-    changed = (predicted != before).mean()
     return moved, f"Moved the boundary: {changed:.0%} of the images change class. {how}"
 
 
@@ -312,30 +300,47 @@ def cosines(rows: Tensor, texts: Tensor) -> Floats:
     return products
 
 
-def with_offsets(
-    edit: CalibratedProjection, texts: Tensor, mean: Tensor, moves: Tensor
-) -> CalibratedProjection:
-    """Return an edit that also lowers each class's score by an offset, see the module docstring.
+def with_offsets(rows: Tensor, texts: Tensor, moves: Floats) -> Tensor:
+    """Return texts (k, d) whose scores are lower by an offset, see the module docstring.
 
     Args:
-        edit: the projection I - L R^T that is applied first.
-        texts: class texts (k, d) after that edit.
-        mean: the mean image (d,).
+        rows: unit rows (n, d) of images.
+        texts: unit class texts (k, d).
         moves: offsets (k,).
+
+    Raises:
+        UnusableReferenceError: If no direction lowers the scores of all images alike. The message
+            continues a sentence.
     """
-    units = normalize(texts, dim=1)
-    basis = torch.linalg.qr(units.T).Q
+    mean = rows.mean(0)
+    basis = torch.linalg.qr(texts.T).Q
     along = mean - basis @ (basis.T @ mean)
     along = along / (along @ mean).clamp(min=_TINY)
-    # Adding a constant to all offsets changes no class, so only their differences are solved for.
-    centred = units - units.mean(0)
-    read = torch.linalg.pinv(centred) @ (moves - moves.mean())
-    # (I - v w^T) (I - L R^T) = I - [L, v] [R, w - R L^T w]^T
-    read = read - edit.right @ (edit.left.T @ read)
+    # Adding a constant to all offsets changes no class.
+    moved = texts - torch.outer(torch.from_numpy(moves - moves.mean()), along)
+    expected = (cosines(rows, texts) - moves).argmax(1)
+    if (cosines(rows, moved).argmax(1) == expected).mean() < _LEAST_AGREEMENT:
+        raise UnusableReferenceError(
+            "the images share no direction along which class texts could be moved."
+        )
+    return moved
+
+
+def with_texts(
+    edit: CalibratedProjection, classes: Tensor, targets: Tensor
+) -> CalibratedProjection:
+    """Return an edit that maps class texts to other texts.
+
+    Args:
+        edit: the projection P = I - L R^T that maps the class texts now.
+        classes: class texts U (k, d) before any edit.
+        targets: what they become, T (k, d).
+    """
+    # P' = P + (T - U P^T)^T pinv(U)^T, so that P' u_a = t_a
     return CalibratedProjection(
         edit.lam,
-        torch.cat([edit.left, along[:, None]], 1),
-        torch.cat([edit.right, read[:, None]], 1),
+        torch.cat([edit.left, (edit(classes) - targets).T], 1),
+        torch.cat([edit.right, torch.linalg.pinv(classes)], 1),
         edit.provenance,
         edit.spurious_rank,
     )

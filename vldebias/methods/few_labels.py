@@ -24,7 +24,6 @@ import numpy as np
 
 from vldebias.data.labels import Labels
 from vldebias.errors import InvalidInputError, did_you_mean, warn_of_input
-from vldebias.methods.boundary import class_means, left_out, offsets
 from vldebias.methods.reference import place_of
 from vldebias.utils.arrays import Codes, Floats
 from vldebias.utils.label_words import names_no_group
@@ -236,12 +235,48 @@ def as_texts(directions: Floats, texts: Floats, sample: Floats) -> Floats:
     common = np.linalg.pinv(2 * centred) @ (squares.mean() - squares)
     vectors = centred + common
     span = np.linalg.svd(centred, full_matrices=False)[2][: len(texts) - 1]
-    away = texts.mean(axis=0) + sample.mean(axis=0)
+    away = texts.mean(axis=0)
     away = away - span.T @ (span @ away)
     rest = 1 - (vectors**2).sum(axis=1).mean()
     vectors = vectors + away / np.linalg.norm(away) * np.sqrt(max(rest, 0))
     units: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return units
+
+
+def class_means(scores: Floats, labels: Codes) -> Floats:
+    """Return the mean score of each class's images for each class text, (k, k).
+
+    Args:
+        scores: (n, k) cosines with the k class texts.
+        labels: (n,) class of each image, of which every class has at least one.
+    """
+    return np.stack([scores[labels == code].mean(0) for code in range(scores.shape[1])])
+
+
+def offsets(means: Floats) -> Floats:
+    """Return what to subtract from each class's score (k,), given the class means (k, k)."""
+    correct = np.diag(means)
+    halfway: Floats = ((correct[:, None] - means + means.T - correct) / 2).mean(1)
+    return halfway
+
+
+def left_out(scores: Floats, labels: Codes) -> Codes:
+    """Return the class (n,) of each labelled image, with the offsets of all other images.
+
+    Args:
+        scores: (n, k) cosines with the k class texts.
+        labels: (n,) class of each image.
+    """
+    counts = np.bincount(labels)
+    means = class_means(scores, labels)
+    predicted = scores.argmax(1)
+    for row, code in enumerate(labels):
+        # Without this image, its class may have none. Then, nothing moves.
+        if counts[code] > 1:
+            other_means = means.copy()
+            other_means[code] += (means[code] - scores[row]) / (counts[code] - 1)
+            predicted[row] = (scores[row] - offsets(other_means)).argmax()
+    return predicted
 
 
 def left_out_labels(texts: Floats, sample: Floats, rows: Floats, codes: Codes) -> Codes:

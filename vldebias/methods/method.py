@@ -594,7 +594,9 @@ class Problem:
         "Too much" means half of the distance between a set's classes, or so much of a pipeline's
         space that unrelated prompts change.
         """
-        for prompt_set in self.sets:
+        # The default tests an edit that uses images on images that are left out.
+        is_tested = edit.provenance.uses_images and edit.provenance.choice is not None
+        for prompt_set in () if is_tested else self.sets:
             if len(prompt_set.classes) < 2:
                 continue
             kept, cosine = class_signal(self.host.embed(prompt_set.classes, role), edit)

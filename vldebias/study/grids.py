@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from vldebias.api import debias
 from vldebias.data import ImageData
+from vldebias.data.labelled_folder import images_of_folder
 from vldebias.errors import InvalidInputError, check_kind, did_you_mean, need
 from vldebias.hosts import Attachment
 from vldebias.measure.rows import NONE
@@ -21,7 +22,7 @@ from vldebias.projection.edit import Edit
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.reranking import rerank
 from vldebias.reranking.report import check_count
-from vldebias.study.inputs import Inputs, images_of_folder
+from vldebias.study.inputs import Inputs
 from vldebias.study.tasks.variants import prepared
 from vldebias.utils.options import Options
 from vldebias.utils.pictures import INK

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from vldebias import programs
 from vldebias.data.cache import embed_images
-from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.dataset import ImageData
 from vldebias.data.embeddings import Embeddings, Texts, load_texts, open_embeddings
-from vldebias.data.folders import files_below, is_picture, left_out_of
-from vldebias.data.labels import Labels
+from vldebias.data.folders import left_out_of
+from vldebias.data.labelled_folder import images_of_folder
 from vldebias.data.rows import Shards, digest_of, is_clip_retrieval, is_pattern
 from vldebias.data.sources import list_data, open_data
 from vldebias.errors import InvalidInputError, did_you_mean, need, warn_of_input
@@ -39,6 +38,7 @@ from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    from vldebias.data.labels import Labels
     from vldebias.typing import AnyArray, ColumnLike
 
 # Image features (n, d), images, or the name of a file, a folder or a data set.
@@ -380,40 +380,6 @@ def _embedded_photographs(split: str, options: Mapping[str, object]) -> Embeddin
         )
     photographs = load_photographs()
     return photographs.gallery if split == "test" else photographs.reference
-
-
-def images_of_folder(folder: Path) -> ImageData:
-    """Open all images in a folder, with the names of its subfolders as the column "folder".
-
-    Nested folders are included. Hidden files, temporary files and other files that are not images
-    are skipped and listed in `about`. If people have labelled the images (`vldebias label`), there
-    is also a column for each attribute that they were asked about.
-    """
-    below, litter = files_below(folder)
-    files = [file for file in below if is_picture(file)]
-    if not files:
-        raise InvalidInputError(
-            f"{folder}: found no images among {len(below) + len(litter)} files; expected files"
-            " such as .png or .jpg"
-        )
-    labels = []
-    # The label of "waterbird/001.jpg" is "waterbird", whereas "001.jpg" has no label.
-    for file in files:
-        parent, slash, _ = file.partition("/")
-        labels.append(parent if slash else "")
-    columns = {"folder": Labels.from_values(labels)}
-    note_of_file: dict[str, str] = {}
-    for labels_of_people in programs.hooks("answers"):
-        answered, notes = labels_of_people(folder, files)
-        columns |= {name: Labels.from_values(values) for name, values in answered.items()}
-        note_of_file |= notes
-    other_kinds = [file for file in below if not is_picture(file) and file not in note_of_file]
-    facts = {}
-    if litter or other_kinds:
-        facts["files left out"] = [*litter, *other_kinds]
-    if note_of_file:
-        facts["answers"] = [f"{file}: {note}" for file, note in note_of_file.items()]
-    return file_images(folder.name, "all", folder, files, columns, about=facts)
 
 
 def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, Texts]:

@@ -14,8 +14,9 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings
 from vldebias.data.folders import left_out_of
+from vldebias.data.label_values import CLASS
 from vldebias.data.rows import UnitRows
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.edits import IMAGE, SIDES, TEXT
 from vldebias.measure.rows import NONE, TaskProvenance
@@ -387,6 +388,12 @@ def disjoint(
             " image: evaluate(model, features[1::2], reference=features[::2], ...)"
         )
     # Remove the labels, so that no method can learn from them by mistake.
+    if CLASS in reference.labels and reference.column(CLASS).known.any():
+        warn_of_input(
+            f"reference: the labels under {CLASS!r} of {int(reference.column(CLASS).known.sum())}"
+            f" of {n_measured} images are not used, because all of these images are measured; pass"
+            " a folder with other images as reference"
+        )
     return replace(reference, labels={}), {
         "reference images": n_measured,
         "of the reference, measured too": n_measured,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vldebias.data import Embeddings
 from vldebias.data.rows import UnitRows
 from vldebias.hosts import Host
 from vldebias.measure.rankings import reach
 from vldebias.measure.rows import NONE
 from vldebias.methods import Declaration, Rerank
+from vldebias.methods.few_labels import is_gender
+from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet
 from vldebias.reranking import RERANKERS, quota
 from vldebias.reranking.candidates import UNKNOWN, Candidates
@@ -25,6 +30,7 @@ from vldebias.reranking.index_search import search_page
 from vldebias.utils.arrays import Mask, Rows
 
 BLOCK = 1 << 13  # rows converted to float64 at a time
+LABELS = 20  # labelled images from which re-ranking learns an attribute other than gender
 QUERIES_AT_ONCE = 8  # queries whose scores are kept at a time, because reading rows takes long
 
 
@@ -51,6 +57,67 @@ class Search(Rerank):
         )
 
 
+@dataclass(frozen=True)
+class LabelledImages:
+    """A few labelled images that are not measured.
+
+    Attributes:
+        mask: mask (n,) of these images among those of the task.
+        features: their features (m, d).
+        values: name of a prompt set -> the value of each image (m,).
+    """
+
+    mask: Mask
+    features: Tensor
+    values: Mapping[str, NDArray[np.str_]]
+
+    @classmethod
+    def draw(
+        cls,
+        methods: Iterable[object],
+        images: Embeddings,
+        columns: Sequence[str],
+        sets: Sequence[PromptSet],
+        seed: int,
+    ) -> LabelledImages | None:
+        """Draw labelled images for attributes other than gender, 20 or two of each value.
+
+        Args:
+            methods: the compared methods, of which some may re-rank by predicted groups.
+            images: the images of a task, with a label column for each attribute.
+            columns: the columns of the attributes.
+            sets: their prompt sets.
+            seed: random seed.
+
+        Returns:
+            The images, or None if no method re-ranks, all attributes are gender, a label is not a
+            value of its set, or a tenth of the images are too few.
+        """
+        if not any(isinstance(one, Rerank) and not isinstance(one, Search) for one in methods):
+            return None
+        pairs = [
+            (images.column(column), prompt_set)
+            for column, prompt_set in zip(columns, sets, strict=False)
+            if not is_gender(prompt_set.attributes)
+        ]
+        names = [place_of(name, one) for labels, one in pairs for name in labels.names]
+        if not pairs or len(columns) != len(sets) or None in names:
+            return None
+        known = np.logical_and.reduce([labels.known for labels, _ in pairs])
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(known))
+        n = LABELS
+        for labels, _ in pairs:
+            for code in np.unique(labels.codes[order]):
+                # The place of the second image with this value.
+                n = max(n, *(np.flatnonzero(labels.codes[order] == code)[:2] + 1))
+        if 10 * n > len(order):
+            return None
+        mask = np.zeros(len(images), dtype=bool)
+        mask[order[:n]] = True
+        values = {one.name: np.array(labels.names)[labels.codes[mask]] for labels, one in pairs}
+        return cls(mask, images.unit.select(mask)[:], values)
+
+
 @dataclass
 class Rankings:
     """Rank images by cosine similarity, with queries and images as edited by each method.
@@ -60,9 +127,11 @@ class Rankings:
         images: method -> all images (n, d).
         known: boolean mask (n,) of the images whose group is known.
         reranked: method -> re-ranked rows (q, m), as positions among the images with a known group.
-        labels: method -> zero-shot labels (known,) for each query, for methods that reserve ranks
+        labels: method -> predicted labels (known,) for each query, for methods that reserve ranks
             for each label and for its images near the border. None if the query's results keep
             their order.
+        labelled: labelled images outside the gallery from which groups are learned, or None.
+        used: a sentence about what re-ranking predicts the groups from, or "".
     """
 
     queries: Mapping[str, Tensor]
@@ -70,6 +139,8 @@ class Rankings:
     known: Mask
     reranked: dict[str, Rows] = field(default_factory=dict)
     labels: dict[str, list[NDArray[np.integer] | None]] = field(default_factory=dict)
+    labelled: LabelledImages | None = None
+    used: str = ""
 
     def known_images(self, method: str) -> UnitRows:
         """Return the images with a known group, as edited by a method."""
@@ -79,7 +150,7 @@ class Rankings:
 
     def rerank(
         self,
-        methods: Sequence[Rerank],
+        methods: Iterable[object],
         texts: Host,
         sets: Sequence[PromptSet],
         queries: Sequence[str],
@@ -87,12 +158,12 @@ class Rankings:
     ) -> None:
         """Re-rank the results of every query with each of the given methods.
 
-        Labels are predicted zero-shot, because users do not have ground-truth labels. The target is
-        the shares of the groups in the gallery, as in `vldebias.rerank`. As there, the order does
-        not change if the labels cannot be trusted.
+        Groups are predicted, because users have labels for a few images at most. The target is the
+        shares of the groups in the gallery, as in `vldebias.rerank`. As there, the order does not
+        change if the predictions cannot be trusted.
 
         Args:
-            methods: methods that re-rank.
+            methods: the compared methods, of which only those that re-rank are used.
             texts: the model, used to embed text.
             sets: prompt sets of the attributes.
             queries: the queries (q,).
@@ -101,18 +172,31 @@ class Rankings:
         for method in methods:
             if isinstance(method, Search):
                 self.search(method, queries, k)
-        methods = [method for method in methods if not isinstance(method, Search)]
-        if not methods:
+        reranking = [
+            one for one in methods if isinstance(one, Rerank) and not isinstance(one, Search)
+        ]
+        if not reranking:
             return
         images = self.known_images(NONE)
-        fitted = IndexGroups.fit(texts, sets, images.split(BLOCK))
+        n = len(images)
+        sample: Iterable[Any] = images.split(BLOCK)
+        columns = {}
+        if self.labelled is not None:
+            sample = chain(sample, [self.labelled.features])
+            columns = {
+                name: np.concatenate([np.full(n, ""), values])
+                for name, values in self.labelled.values.items()
+            }
+        fitted = IndexGroups.fit(texts, sets, sample, labels=columns)
         groups = fitted.predict(images.split(BLOCK))
-        n = len(groups.codes)
+        self.used = f"Re-ranking by {fitted.basis}."
+        if groups.doubt:
+            self.used = f"Re-ranking keeps the order ({groups.doubt})."
         rows = np.arange(n)
         # Each label needs enough rows to fill its ranks in every resample (`reach`), and so do its
         # images near the border.
         length = min(n, len(groups.names) * 4 * reach(k, n))
-        for method in methods:
+        for method in reranking:
             name = method.name
             order = quota if method.order == "default" else RERANKERS[method.order]
             lists = []

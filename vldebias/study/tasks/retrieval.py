@@ -34,7 +34,7 @@ from vldebias.measure.resampling import (
 )
 from vldebias.measure.retained import chance_shared, hits_of_value, resampled_shared, shared
 from vldebias.measure.rows import CHANCE, NONE, TaskProvenance, TaskResult
-from vldebias.methods import Problem, Rerank
+from vldebias.methods import Problem
 from vldebias.projection.edit import Edit
 from vldebias.prompts import StatedWords
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
@@ -43,7 +43,7 @@ from vldebias.study.suite_texts import read_queries
 from vldebias.study.task import AttributeFields, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
 from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
-from vldebias.study.tasks.rankings import BLOCK, Rankings
+from vldebias.study.tasks.rankings import BLOCK, LabelledImages, Rankings
 from vldebias.utils.arrays import Floats, Mask, Rows
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Count
@@ -181,6 +181,11 @@ class RetrievalTask(ImageTask):
                 columns = list(map(str.strip, attribute.split(" x ")))
                 labels = cross(*map(images.column, columns))
                 doubt_labels(images, columns, sets)
+                labelled = LabelledImages.draw(
+                    self.compared_methods(), images, columns, sets, self.seed
+                )
+                if labelled is not None:
+                    labels = Labels(np.where(labelled.mask, -1, labels.codes), labels.names)
                 gallery = Gallery(
                     labels[labels.known], self.k, self.prior, self.resamples, self.seed
                 )
@@ -197,23 +202,21 @@ class RetrievalTask(ImageTask):
                 for method, edit in edits_of_method.items():
                     queries_of_method[method] = self.rows(texts, self.queries, edit)
                     images_of_method[method] = self.images(features, edit)
-                rankings = Rankings(queries_of_method, images_of_method, labels.known)
-                reranking = [
-                    method for method in self.compared_methods() if isinstance(method, Rerank)
-                ]
-                if reranking:
-                    rankings.rerank(reranking, texts, sets, self.queries, max(self.k))
+                rankings = Rankings(
+                    queries_of_method, images_of_method, labels.known, labelled=labelled
+                )
+                rankings.rerank(self.compared_methods(), texts, sets, self.queries, max(self.k))
                 # 4. Measure the groups among the first k, then the cost.
                 provenance = self._provenance(
-                    attribute, gallery, labels, images, texts, edits_of_method, reference
+                    attribute, gallery, labels, images, texts, edits_of_method, reference, rankings
                 )
                 provenance.n.update(reference_counts)
                 result = TaskResult(provenance)
                 # List first the unit that is resampled, since reports use the first one.
                 counts = {"images": len(gallery.codes), "queries": len(self.queries)}
-                n = {self.resample: counts[self.resample], **counts}
-                self._add_skews(result, gallery, rankings, images, columns, n)
-                self._add_retained(result, gallery, rankings, n)
+                counts = {self.resample: counts[self.resample], **counts}
+                self._add_skews(result, gallery, rankings, images, columns, counts)
+                self._add_retained(result, gallery, rankings, counts)
                 self._add_queries_worse(result, gallery, rankings)
                 if edits or "search" in rankings.reranked:
                     result.provenance.settings["leaning"] = self._leaning(gallery, rankings)
@@ -256,6 +259,7 @@ class RetrievalTask(ImageTask):
         texts: Host,
         edits: Edits,
         reference: Embeddings | None,
+        rankings: Rankings,
     ) -> TaskProvenance:
         """Return the provenance of an attribute's result.
 
@@ -288,6 +292,9 @@ class RetrievalTask(ImageTask):
                         " The reference images are unevenly distributed over the nearest prompts:"
                         f" {counted(size_of_value)}."
                     )
+        labelled = rankings.labelled
+        if rankings.used:
+            words += f" {rankings.used}"
         return self.provenance(
             f"{self.name} {attribute}",
             images,
@@ -302,8 +309,10 @@ class RetrievalTask(ImageTask):
                 "images": len(gallery.codes),
                 "unknown": int((~labels.known).sum()),
                 "groups": len(gallery.names),
+                **({"labelled, not measured": len(labelled.features)} if labelled else {}),
             },
             settings={
+                "re-ranking": rankings.used,
                 "prior shares": dict(zip(gallery.names, gallery.prior.tolist(), strict=True)),
                 "groups": labels.counts,
                 "gallery": facts_of(images),

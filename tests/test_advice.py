@@ -303,11 +303,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "audit prompts.txt --attribute race --model miniature --calibration judged.csv",
         ),
         (
-            "audit --attribute gender --captions images/answers.csv --model miniature",
-            r"only pass --attribute, --column and --out",
-            "audit --attribute gender --captions images/answers.csv --column reply",
-        ),
-        (
             "audit --attribute gender --original prompts.txt",
             r"both --original and --rewritten",
             "+ --rewritten prompts.txt",

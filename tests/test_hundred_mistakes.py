@@ -120,11 +120,6 @@ MISTAKES = [
         BALANCED,
     ),
     ('balance_prompts(["A photo of a doctor."], "genders")', "did you mean 'gender'?", BALANCED),
-    (
-        'audit_captions(["a man on a horse"], "gender")',
-        "[['a nurse', 'a woman'], ['a man']]",
-        "audit_captions([['a nurse', 'a woman'], ['a man']], 'gender')",
-    ),
     ('neutral_texts(["a man"], "man")', "set, 'gender'", 'neutral_texts(["a man"], "gender")'),
     ('load_prompts(["gender", "age"])', "such as 'gender'", 'load_prompts("gender")'),
     # Wrong settings.

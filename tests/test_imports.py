@@ -141,7 +141,7 @@ ON_TABLES = {
     "eval show --texts": "eval show fairface --texts",
     "records check": "records check record.json",
     "rerank": "rerank table.csv --k 4 --attribute gender",
-    "audit --captions": "audit --attribute gender --captions table.csv --column prompt --out audit",
+    "eval captions": "eval captions table.csv --column caption=prompt --out captions",
     "audit --texts": "audit table.csv --column prompt --attribute gender --texts texts.npz"
     " --out models",
     "audit --calibration": "audit table.csv --column prompt --attribute gender --texts texts.npz"

@@ -331,14 +331,16 @@ _BALANCE_FIRST = (
     "balance the user's prompt first, then let the language model rewrite the balanced prompt"
 )
 # Names that were removed without a successor, with what to do instead: parameters, attributes and
-# exported names as they are spelled in Python, options with their hyphens, and HTTP fields.
-# A name that other classes still have follows the name of its class or method.
+# exported names as they are spelled in Python, options with their hyphens, commands, and HTTP
+# fields. A name that others still have follows the name of its class, method or command.
 REMOVED = {
     "original": _BALANCE_FIRST,
     "originals": _BALANCE_FIRST,
     "--original-column": _BALANCE_FIRST,
     "vldebias_original": _BALANCE_FIRST,
     "x-vldebias-original": _BALANCE_FIRST,
+    "audit_captions": "use vldebias.evaluate_captions(table)",
+    "audit --captions": "use vldebias eval captions TABLE",
     "wise_ft": (
         "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
         " and half way"

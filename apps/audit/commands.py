@@ -1,4 +1,4 @@
-"""`vldebias audit`: predict what images will show, and audit rewriters and captions."""
+"""`vldebias audit`: predict what images will show, and audit rewriters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PromptsFile = Annotated[
 ]
 Column = Annotated[
     str | None,
-    typer.Option(help="Column with the prompts or captions. Default: detected by name."),
+    typer.Option(help="Column with the prompts. Default: detected by name."),
 ]
 Texts = Annotated[
     Path | None,
@@ -136,17 +136,6 @@ Rewritten = Annotated[
         rich_help_panel=OTHER_TEXTS,
     ),
 ]
-Captions = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True,
-        help=(
-            "Captions of training data (a table, COCO captions or a folder of .txt files), to"
-            " report which values they state and for which nouns. Needs no model."
-        ),
-        rich_help_panel=OTHER_TEXTS,
-    ),
-]
 
 
 @with_flags(
@@ -168,7 +157,6 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     folder: Out = Path("vldebias-audit"),
     original: Original = None,
     rewritten: Rewritten = None,
-    captions: Captions = None,
     as_json: Json = False,
     **flags: Any,
 ) -> None:
@@ -191,22 +179,12 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
           --sign "Jane Doe, CC0-1.0" --out record.json
       vldebias audit --attribute gender --original users.txt \\
           --rewritten enhanced.txt
-      vldebias audit --attribute gender --captions train.csv --column caption
     """
-    if captions is not None:
-        unused = (file, original, rewritten, texts, calibration, measure, width, guidance, sign)
-        if {*unused, *flags.values()} != {None}:
-            raise InvalidInputError(
-                "--captions cannot be combined with prompts, a model or measurement options; only"
-                " pass --attribute, --column and --out"
-            )
-        _audit_captions(captions, column, attribute, folder, as_json=as_json)
-        return
     if original is not None and rewritten is not None:
         _audit_rewriter(original, rewritten, attribute, folder, as_json=as_json)
         return
     if file is None or original is not None or rewritten is not None:
-        raise InvalidInputError("expected FILE, both --original and --rewritten, or --captions")
+        raise InvalidInputError("expected FILE, or both --original and --rewritten")
     _check_source(flags, texts, measure, calibration)
     signature = _signature(sign, measure)
     record_file = folder / "record.json"
@@ -430,23 +408,6 @@ def _audit_rewriter(
     from .rewriters import audit_rewriter
 
     result = audit_rewriter(originals.prompts, texts.prompts, attribute)
-    page = write_run(result, folder)
-    print_result(result, as_json=as_json, page=page)
-
-
-def _audit_captions(
-    captions: Path, column: str | None, attribute: str, folder: Path, *, as_json: bool
-) -> None:
-    """Report which attribute values captions state, and for which nouns."""
-    check_out(folder, "captions")
-    check_sets([attribute])
-    from .caption_texts import read_captions
-    from .captions import audit_captions
-
-    texts = read_captions(captions, column)
-    number = sum(map(len, texts))
-    print_message(f"{captions}: reading {number:,} captions of {len(texts):,} images")
-    result = audit_captions(texts, attribute)
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page)
 

@@ -17,6 +17,6 @@ PROGRAM = Program(
             " records.",
         ),
     },
-    names={"audit": "advice", "audit_captions": "captions"},
+    names={"audit": "advice"},
     hooks={"images judged": "recorded:write_records", "section": "section:section_of"},
 )

@@ -78,7 +78,9 @@ def evaluate_captions(
 
     Args:
         tables: files (.csv, .tsv, .jsonl, .json, .parquet, COCO, Flickr8k), or columns by name,
-            with a row for each image and its caption. Labels, reference captions, nouns and models
+            with a row for each image and its caption; or a folder of images with text files, tar
+            files, or a text file with one caption per line. Without labels, a single table needs no
+            images. Labels, reference captions, nouns and models
             may be in further columns. The first model is the one that the
             others are compared with, on the images that all of them describe.
         attribute: prompt set of the attribute. English captions are read for any attribute, and
@@ -108,7 +110,9 @@ def evaluate_captions(
     0.5
     """
     prompt_set = load_prompts(attribute)
-    rows, notes = with_texts(read_stated(tables, columns or {}, CAPTION_ROLES), "caption")
+    needs_image = len(tables) > 1 or references is not None
+    read = read_stated(tables, columns or {}, CAPTION_ROLES, needs_image=needs_image)
+    rows, notes = with_texts(read, "caption")
     about: Rows = []
     if references is not None:
         roles = {role: CAPTION_ROLES[role] for role in ("image", "caption", "label")}

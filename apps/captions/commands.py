@@ -19,7 +19,8 @@ def captions(
         typer.Argument(
             exists=True,
             metavar="TABLE...",
-            help="Captions of images, such as .csv, .jsonl, .parquet or COCO's .json. Several"
+            help="Captions of images, such as .csv, .jsonl, .parquet, COCO's .json, or a folder of"
+            " images with text files. Several"
             " tables are compared with the first, image by image.",
         ),
     ],

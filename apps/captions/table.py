@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from vldebias.data.caption_cells import says_something, texts_of_list
-from vldebias.data.captions import read_coco, with_header
+from vldebias.data.captions import open_captions, read_coco, with_header
+from vldebias.data.dataset import ImageData
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,
     IMAGE_COLUMNS,
+    PARQUET,
     TABLES,
     find_layout,
     is_coco,
@@ -22,6 +24,7 @@ from vldebias.data.tables import as_texts, column_of, read_table, table_in_memor
 from vldebias.errors import InvalidInputError, expected_one_of, need
 from vldebias.utils.phrases import lacking, quantity
 from vldebias.utils.table_rows import find_column, fitting_columns, hint_of_header, plain_name
+from vldebias.utils.text_tables import read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +89,7 @@ def read_stated(
     *,
     text: str = "caption",
     needs_text: bool = True,
+    needs_image: bool = True,
 ) -> list[StatedRow]:
     """Return the rows of all tables.
 
@@ -96,6 +100,8 @@ def read_stated(
         roles: role -> usual names of its column.
         text: the role of the captions or answers.
         needs_text: whether a table without them is an error.
+        needs_image: whether a table without images is an error. If not, each row without an image
+            is an image of its own.
 
     Raises:
         InvalidInputError: If a table cannot be read, the column with the images or with the texts
@@ -112,12 +118,19 @@ def read_stated(
     found: set[str] = set()
     for table, source, name in zip(tables, sources, names, strict=True):
         rows = opened_table(table)
-        required = ("image", text) if needs_text else ("image",)
+        needs = {"image": needs_image or "image" in columns, text: needs_text}
+        required = [role for role, is_needed in needs.items() if is_needed]
         column_of_role = columns_of_roles(
             rows, columns, roles, source, text=text, required=required
         )
         found |= column_of_role.keys()
-        images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
+        images = [f"row {row}" for row in range(1, rows.num_rows + 1)]
+        if "image" in column_of_role:
+            names_of_images = as_texts(column_of(rows, column_of_role.pop("image"), source), source)
+            if needs_image:
+                images = names_of_images
+            else:
+                images = [name or row for name, row in zip(names_of_images, images, strict=True)]
         cells = {}
         for role, column in column_of_role.items():
             cells[role] = column_of(rows, column, source).to_pylist()
@@ -178,6 +191,9 @@ def with_texts(rows: Sequence[StatedRow], kind: str) -> tuple[list[StatedRow], l
 def opened_table(table: Table) -> pa.Table:
     """Load a table, which may be COCO's captions or have no column names, like Flickr8k's.
 
+    Captions may also be in a folder of images with text files, in tar files, or in a text file with
+    one caption per line.
+
     Raises:
         InvalidInputError: If a file cannot be read, or columns have different lengths.
     """
@@ -187,12 +203,22 @@ def opened_table(table: Table) -> pa.Table:
     if path.is_file() and is_coco(path, None):
         images, captions = zip(*read_coco(path), strict=True)
         return need("pyarrow").table({"image": images, "caption": captions})
+    if path.suffix.lower() not in (*TABLES, *PARQUET):
+        data = open_captions(path)
+        if not isinstance(data, ImageData) or not data.captions:
+            raise InvalidInputError(f"{path}: got no captions; expected at least one per image")
+        further = data.more_captions or [()] * len(data)
+        texts = [[first, *others] for first, others in zip(data.captions, further, strict=True)]
+        return need("pyarrow").table({"image": list(data.ids), "caption": texts})
     header: tuple[str, ...] = ()
     if path.suffix.lower() in TABLES[:3]:
         try:
             header = find_layout(path).header
         except InvalidInputError:
-            header = ()  # other columns than those for training
+            # Other columns than those for training, or none
+            if path.suffix.lower() == ".txt" and "\t" not in (text := read_text(path)):
+                lines = [line for line in text.split("\n") if line.strip()]
+                return need("pyarrow").table({"caption": lines})
     rows = read_table(path)
     return with_header(rows, header) if header else rows
 

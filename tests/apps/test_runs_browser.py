@@ -42,8 +42,7 @@ def captions(tmp_path_factory: pytest.TempPathFactory) -> str:
     for noun in nouns:
         lines += [f"A photo of a {value} {noun}." for value in ("female", "male", "tall") * 20]
     (folder / "a.csv").write_text("\n".join(lines))
-    arguments = ["audit", "--attribute", "gender", "--captions", str(folder / "a.csv")]
-    arguments += ["--column", "caption", "--out", str(folder)]
+    arguments = ["eval", "captions", str(folder / "a.csv"), "--out", str(folder)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     return (folder / "index.html").read_text(encoding="utf-8")
 

@@ -19,7 +19,7 @@ TRAIN = ["train", "--data", "pairs.csv", "--image-column", "file", "--caption-co
 TRAIN += ["--steps", "2", "--batch-size", "4", "--set", "save_every=0.00001", "--cpu"]
 TRAIN += ["--set", "workers=0", "--set", "score_pairs=false", "--out", "out"]
 AUDIT = ["audit", "prompts.txt", "--attribute", "gender", "--pipeline", "miniature", "--out", "out"]
-CAPTIONS = ["audit", "--captions", "captions.csv", "--attribute", "gender", "--out", "out"]
+CAPTIONS = ["eval", "captions", "captions.csv", "--out", "out"]
 GENERATE = ["generate", "A photo of a doctor", "--attribute", "gender", "--images", "2"]
 GENERATE += ["--steps", "2", "--out", "out"]
 DEBIAS = ["debias", "gender", "--model", "miniature"]
@@ -63,7 +63,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Image.fromarray(pixels).save(f"{number}.png")
         lines.append(f"{number}.png,shade {number}")
     Path("pairs.csv").write_text("\n".join(lines) + "\n")
-    Path("captions.csv").write_text("prompt\n" + "a female nurse\n" * 6)
+    Path("captions.csv").write_text("caption\n" + "a female nurse\n" * 6)
 
 
 @pytest.mark.parametrize(("arguments", "size"), COMMANDS)

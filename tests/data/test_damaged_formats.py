@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from brought import images
 
-from apps.audit.caption_texts import read_captions
 from apps.runs.listing import list_runs
 from apps.shares.task import SharesTask
 from vldebias.cli.rerank import _read
@@ -168,7 +167,6 @@ FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
         lambda path: len(read_prompts(path, "body.messages.1.content").prompts),
     ),
     "meta_cap.json": (meta_cap, read_images),
-    "captions.json": (meta_cap, lambda path: len(read_captions(path))),
     "infotexts.txt": (infotexts, read_texts),
     "options.txt": (options, read_texts),
     "judged.jsonl": (judged, read_judged),

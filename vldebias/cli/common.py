@@ -183,9 +183,11 @@ class Command(HelpStyle, TyperCommand):
         """
         passed = list(args)
         known = {name for param in self.params for name in param.opts}
+        command = ctx.command_path.partition(" ")[2]
         for option in (arg.partition("=")[0] for arg in passed):
-            if option.startswith("-") and option in REMOVED and option not in known:
-                ctx.fail(f"No such option: {option}; {REMOVED[option]}")
+            removed = REMOVED.get(f"{command} {option}") or REMOVED.get(option)
+            if option.startswith("-") and removed and option not in known:
+                ctx.fail(f"No such option: {option}; {removed}")
             if option in ("--out", "-o", "--output") and not known & {option, "--out"}:
                 ctx.fail(f"No such option: {option}; the results are printed, so add > FILE")
         try:

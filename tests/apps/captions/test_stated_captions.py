@@ -292,7 +292,7 @@ def test_results_can_be_gated_and_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "options", "message"),
     [
-        ([{"caption": ["A man."]}], {}, "expected a column 'image'; the columns are"),
+        ([{"caption": ["A man."]}] * 2, {}, "expected a column 'image'; the columns are"),
         ([{"image": [1]}], {}, r"expected a column 'caption'; .* --column caption=NAME"),
         ([table()], {"columns": {"captoin": "x"}}, "did you mean 'caption'"),
         ([table()], {"columns": {"label": "gneder"}}, "no table has the column 'gneder'"),

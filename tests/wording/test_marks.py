@@ -98,7 +98,7 @@ def test_a_failure_leaves_its_prompt_says_so_and_is_asked_about_again():
         return prompt.index("weaver")
 
     balancer = Balancer("gender", find=find, seed=0)
-    with pytest.warns(VldebiasWarning, match="TimeoutError: HTTP 504. 1 prompt of 1"):
+    with pytest.warns(VldebiasWarning, match=r"TimeoutError: HTTP 504 \(1 of 1 prompts"):
         out = balancer.next(["a nurse", WEAVER])
     assert out.reasons == [None, "find: TimeoutError: HTTP 504"]
     assert balancer.next([WEAVER]).reasons == [None]
@@ -132,3 +132,46 @@ def test_a_mark_on_an_absent_person_changes_nothing():
     prompt = "a Zorb pilot without a weaver"
     assert set(marked(prompt, "pilot").prompts) != {prompt}
     assert set(marked(prompt, "weaver").prompts) == {prompt}
+
+
+# ---- placeholders
+
+
+@pytest.mark.parametrize(
+    ("prompt", "result", "reason"),
+    [
+        ("a {gender} person in a park", "a woman in a park", None),
+        ("an {gender} dragon", "a female dragon", None),
+        ("A photo, {gender}, smiling", "A photo, female, smiling", None),
+        ("A {gender} nurse. {gender}, smiling", "A female nurse. female, smiling", None),
+        ("a {gender} nurse beside a man", "a female nurse beside a man", None),
+        ("a {gender} engineer and his dog", "an engineer and his dog", "stated"),
+        ("an {gender} king", "a king", "stated"),
+        ("a {gender} pregnant nurse", "a pregnant nurse", "context: pregnant"),
+        ("a {gender} CEO named Alex Smith", "a CEO named Alex Smith", "named"),
+    ],
+)
+def test_a_placeholder_is_a_mark_and_is_removed_if_its_person_is_not_open(prompt, result, reason):
+    out = balance_prompts(prompt, "gender", shares={"female": 1})
+    assert (out.prompts, out.reasons) == ([result], [reason])
+
+
+def test_placeholders_mix_groups_and_give_people_independent_values():
+    out = balance_prompts(["a {gender} cook and a {gender} waiter"] * 4, "gender", seed=0)
+    assert len(set(out.prompts)) == 4
+    same = balance_prompts(["a {gender} cook. The {gender} cook smiles"] * 2, "gender", seed=0)
+    assert {text.count("female") for text in same.prompts} == {0, 2}
+    assert balance_prompts("a {gender} team", "gender").prompts == ["a team, both women and men"]
+    (both,) = balance_prompts("a {age} {gender} nurse", ["gender", "age"], seed=0).people
+    assert [noun for noun, _ in both] == ["nurse"]
+
+
+@pytest.mark.parametrize("name", ["{age}", "{sex}", "{gendr}", "$gender", "[gender]"])
+def test_a_placeholder_that_nobody_fills_is_warned_about(name):
+    with pytest.warns(VldebiasWarning, match=re.escape(f"{name} in ") + ".*balances: gender"):
+        balance_prompts(f"a {name} welder", "gender")
+
+
+def test_weights_and_variables_of_other_tools_are_not_warned_about():
+    for name in ("{detailed}", "{{gender}}", "${gender}", "[[gender]]", "$10"):
+        balance_prompts(f"a {name} welder", "gender")

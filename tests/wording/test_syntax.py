@@ -196,6 +196,7 @@ def test_hostile_prompts_are_parsed_in_linear_time(start: str, unit: str, end: s
         "@gender lawyer leaving the court",
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* is not filled")
 def test_a_value_inside_markup_is_stated(prompt: str) -> None:
     out = balance_prompts(prompt, "gender")
     assert (out.prompts, out.reasons) == ([prompt], ["stated"])

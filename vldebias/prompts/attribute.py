@@ -15,7 +15,7 @@ from vldebias.prompts.prompt_set import PromptSet, StatedWords
 
 PEOPLE = ("mixed", "leave", "same")
 # Names of placeholders by kind of attribute.
-_SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
+SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
 
 class Attribute:
@@ -72,8 +72,8 @@ class Attribute:
         self.stated = StatedWords(_stated_words(prompt_set))
         # Match {gender}, {Gender} and { gender }, but not "${gender}" and "{{gender}}", which are
         # variables in other tools.
-        self.title = re.sub("[-_]", " ", _SLOTS.get(self.kind, prompt_set.name))
-        slots = {_SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
+        self.title = re.sub("[-_]", " ", SLOTS.get(self.kind, prompt_set.name))
+        slots = {SLOTS.get(self.kind, ""), "attribute", prompt_set.name.replace("-", "_")} - {""}
         name = "|".join(map(re.escape, sorted(slots)))
         self.slots = re.compile(rf"(?<![{{$])\{{\s*(?:{name})\s*\}}(?!\}})", re.IGNORECASE)
         self.names = frozenset({prompt_set.name, *lists().get(f"{self.kind}-variable", ())})

@@ -527,6 +527,12 @@ def _check_recipe(recipe: Recipe, trained: Sequence[str], held_out: Sequence[str
             " training concepts"
         )
     words = list(chain(*recipe.attribute.values()))
+    for template, word in product(recipe.templates, words):
+        if re.search(r"\ban? \{attribute\}", template) and re.match(r"(?:an?|the) ", word):
+            raise ValueError(
+                f"attribute: got {word!r}; expected words without an article, since the template is"
+                f" {template!r}. For whole sentences, pass `variants` to load_prompts"
+            )
     lengths = {len(value_words) for value_words in recipe.attribute.values()}
     is_uneven = bool(recipe.templates) and len(lengths) > 1
     if len(set(words)) < len(words) or is_uneven:

@@ -17,6 +17,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cache
 from itertools import chain
 from numbers import Integral, Real
@@ -32,8 +33,9 @@ from vldebias.errors import (
     warn,
     warn_of_input,
 )
-from vldebias.prompts.attribute import PEOPLE, Attribute, words_of_values
-from vldebias.prompts.prompt_set import PromptSet, load_prompts
+from vldebias.prompts.attribute import PEOPLE, SLOTS, Attribute, words_of_values
+from vldebias.prompts.english.words import lists
+from vldebias.prompts.prompt_set import PromptSet, append_word, load_prompts
 from vldebias.utils.markup import html_table
 from vldebias.utils.texts import checked_texts
 from vldebias.wording.assignment import EvenSampler, block_length, draw_seed, seed_from
@@ -55,6 +57,10 @@ _MOST = 10_000
 _UNSEEN = frozenset({"nonbinary"})
 # Maximum number of consecutive images over which `Balancer.at` guarantees the shares.
 _LONGEST_BLOCK = 1000
+# "{age}", "[age]" or "$age", but not "{{age}}" and "${age}", which other tools fill.
+_PLACEHOLDER = re.compile(
+    r"(?<![\w{$\[(])(\{\s*[\w-]+\s*\}(?!\})|\[\s*[\w-]+\s*\](?!\])|\$[A-Za-z]\w*)"
+)
 # Invisible characters to remove: the soft hyphen, the zero-width space, the word joiner and the
 # byte order mark. The joiners in emoji and Persian words are kept because they change the meaning.
 _INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))
@@ -306,6 +312,9 @@ class Balancer:
         if not isinstance(self.strength, Real) or not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         images = [_Image(_readable(text), text) for text in checked_texts(prompts)]
+        attributes = [reader.attribute for reader in self._readers]
+        for image in images:
+            _warn_of_unfilled(image.prompt, attributes)
         if self.find is not None or self.decide is not None:
             # Ask about all prompts in one call.
             for reader in self._readers:
@@ -385,6 +394,8 @@ class Balancer:
         for (number_of_text, language), assignments in assignments_of_text.items():
             replacements[number_of_text] += language.write(texts[number_of_text], assignments)
         written = NEXT_TEXT.join(map(replace_all, texts, replacements))
+        for reader in self._readers:
+            written = _without_slots(written, reader.attribute.slots)
         return image.received if written == image.prompt else _joined(written)
 
     def restart(self, seed: int) -> None:
@@ -637,6 +648,28 @@ def _readable(text: str) -> str:
     """
     readable = unicodedata.normalize("NFC", text).translate(_INVISIBLE)
     return readable.replace(NEXT_FACE, NEXT_TEXT + NEXT_FACE)
+
+
+def _without_slots(text: str, slots: re.Pattern[str]) -> str:
+    """Remove placeholders that no value has replaced, and correct the articles before them."""
+    while slot := slots.search(text):
+        text = append_word(text[: slot.start()], text[slot.end() :].lstrip())
+    return text
+
+
+def _warn_of_unfilled(prompt: str, attributes: Sequence[Attribute]) -> None:
+    """Warn about placeholders that nobody fills: of another attribute, or with a typing error."""
+    variables = (words for name, words in lists().items() if name.endswith("-variable"))
+    known = {"attribute", *SLOTS.values(), *chain(*variables)}
+    for match in _PLACEHOLDER.finditer(prompt):
+        name = match[1].strip("{[$ ]}").lower()
+        is_filled = any(attribute.slots.fullmatch(match[1]) for attribute in attributes)
+        if not is_filled and get_close_matches(name, known, 1, cutoff=0.8):
+            ours = ", ".join(attribute.title.replace(" ", "_") for attribute in attributes)
+            warn_of_input(
+                f"{match[1]} in {prompt[:80]!r} is not filled; expected {{name}} with a name that"
+                f" this call balances: {ours}"
+            )
 
 
 def _joined(text: str) -> str:

@@ -8,7 +8,6 @@ from numbers import Integral
 from typing import Any
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.utils.phrases import quantity
 from vldebias.wording.english.people import is_markable
 
 Find = Callable[[str], int | Sequence[int] | None]
@@ -27,7 +26,7 @@ class UserMarks:
 
     def __init__(self, find: Find, capacity: int) -> None:
         self._find = find
-        self._find_all: Callable[..., Any] | None = getattr(find, "find_all", None)
+        self._find_all: Callable[[list[str], str], Any] | None = getattr(find, "find_all", None)
         self._capacity = capacity
         self._answers: dict[tuple[str, str], tuple[int, ...] | str] = {}
 
@@ -40,24 +39,32 @@ class UserMarks:
         """
         keys = list(dict.fromkeys(self._key(text, attribute) for text in texts))
         new = [key for key in keys if not isinstance(self._answers.get(key), tuple)]
-        answers = self._received([text for text, _ in new], attribute)
-        failures = Counter[str]()
-        for key, answer in zip(new, answers, strict=True):
-            offsets = _checked(key[0], answer)
-            if isinstance(offsets, str):
-                failures[offsets] += 1
+        if not new:
+            return
+        asked = [text for text, _ in new]
+        if self._find_all is None:
+            answers = [result_or_error(self._find, text) for text in asked]
+        else:
+            answers = self._find_all(asked, attribute)
+        if not isinstance(answers, Sequence) or len(answers) != len(new):
+            raise InvalidInputError(
+                f"find_all: got {answers!r} for {len(new)} prompts; expected a list with one"
+                " answer per prompt, in the same order"
+            )
+        # Check all answers before storing any, so that nothing changes if one is invalid.
+        offsets = list(map(_checked, asked, answers))
+        for key, marks in zip(new, offsets, strict=True):
             self._answers.pop(key, None)
-            self._answers[key] = offsets
+            self._answers[key] = marks
         # Drop the oldest answers, but none of this call.
         surplus = len(self._answers) - max(self._capacity, len(keys))
         for key in list(self._answers)[: max(0, surplus)]:
             self._answers.pop(key, None)
-        for failure, count in failures.most_common(1):
-            others = failures.total() - count
+        reasons = Counter(reason for reason in offsets if isinstance(reason, str))
+        for reason, _ in reasons.most_common(1):
             warn(
-                f"{failure}. {quantity(count, 'prompt')} of {len(new):,} got no answer because of"
-                f" this{f', and {others:,} for other reasons' if others else ''}; the word lists"
-                " decide about them"
+                f"{reason} ({reasons.total():,} of {len(new):,} prompts got no answer from `find`"
+                " for this or other reasons, so the word lists decide about them)"
             )
 
     def known(self, text: str, attribute: str) -> tuple[int, ...] | str:
@@ -71,25 +78,13 @@ class UserMarks:
         # A function of the prompt alone gives the same answer for every attribute.
         return text, "" if self._find_all is None else attribute
 
-    def _received(self, texts: list[str], attribute: str) -> list[Any]:
-        """Return an answer, or the exception that prevented it, for each text."""
-        if not texts:
-            return []
-        if self._find_all is None:
-            return list(map(self._received_one, texts))
-        answers = self._find_all(texts, attribute)
-        if not isinstance(answers, Sequence) or len(answers) != len(texts):
-            raise InvalidInputError(
-                f"find_all: got {answers!r} for {len(texts)} prompts; expected a list with one"
-                " answer per prompt, in the same order"
-            )
-        return list(answers)
 
-    def _received_one(self, text: str) -> Any:
-        try:
-            return self._find(text)
-        except Exception as error:
-            return error
+def result_or_error(function: Callable[..., Any], *arguments: object) -> Any:
+    """Return the result of a user-supplied function, or the exception that it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return error
 
 
 def _checked(text: str, answer: Any) -> tuple[int, ...] | str:

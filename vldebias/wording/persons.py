@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.attribute import SLOTS, Attribute
 from vldebias.wording.absent import without_absent
 from vldebias.wording.decisions import UserDecisions
 from vldebias.wording.emoji import has_stating_emoji
@@ -34,6 +35,8 @@ NEXT_FACE = "[SEP]"
 _CACHED = 10_000  # Number of prompts whose people are cached, as many as a Balancer counts.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
 _NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ", "find: ")
+# The placeholders of all kinds of attributes.
+_SLOTS = re.compile(rf"\{{\s*(?:{'|'.join(SLOTS.values())}|attribute)\s*\}}", re.IGNORECASE)
 # The reasons of doubts, which a mark of the user's `find` lifts.
 _DOUBTS = (NO_PERSON, NOT_PLAIN, NAMED)
 
@@ -214,11 +217,8 @@ class PersonReader:
 
         A text with alternatives, such as "a {nurse|doctor}", has one reading for each of them.
         """
-        spans = [slot.span() for slot in self.attribute.slots.finditer(text)]
-        if spans:
-            # The text need not be analysed to know where the value goes.
-            reader = language_of(text) or ENGLISH
-            return [[(Mention("", end, end, (start, end)), reader)] for start, end in spans]
+        if spans := [slot.span() for slot in self.attribute.slots.finditer(text)]:
+            return self._read_placeholders(text, spans)
         if reason := self._why_unread(picture_of(text)):
             return [reason]
         readings: list[list[tuple[Mention, Language]] | str] = []
@@ -233,6 +233,28 @@ class PersonReader:
             else:
                 readings.append([(person, language) for person in persons])
         return readings or ["too many alternatives"]
+
+    def _read_placeholders(
+        self, text: str, spans: Sequence[tuple[int, int]]
+    ) -> list[list[tuple[Mention, Language]] | str]:
+        """Return the people at placeholders. Those before the same noun are one person."""
+        reader = language_of(text) or ENGLISH
+        blank = _SLOTS.sub(lambda slot: " " * len(slot[0]), text)
+        firsts: dict[str, Mention] = {}
+        further: list[Mention] = []
+        for span in spans:
+            mention = Mention("", span[1], span[1], span)
+            next_word = re.compile(r"\s+(?=\w)").match(blank, span[1])
+            if next_word and not self.attribute.has_phrases:
+                for person in reader.find_marked(blank, self.attribute, [next_word.end()]):
+                    mention = person._replace(place=span)
+            first = firsts.setdefault(mention.noun.lower(), mention)
+            further += [mention] * (first is not mention)
+        if len(firsts) > 1 and "" in firsts:
+            further.append(firsts.pop(""))  # it describes one of the others
+        # Each further mention is a reading of its own, which is matched by its noun.
+        readings = [list(firsts.values()), *([mention] for mention in further)]
+        return [[(mention, reader) for mention in mentions] for mentions in readings]
 
     def _why_unread(self, text: str) -> str:
         """Return why no person in a text is looked for, or ""."""

@@ -52,14 +52,8 @@ from vldebias.wording.english.phrases import (
     skip_medium,
 )
 from vldebias.wording.english.text import Text, read_text
-from vldebias.wording.reasons import EDIT, NAMED, NO_PERSON, NOT_PLAIN
+from vldebias.wording.reasons import NAMED, NO_PERSON, NOT_PLAIN
 
-_TEMPLATE = re.compile(r"[{}<>=_]|\b(?:template|placeholder|replace)\b", re.IGNORECASE)
-# "my face" and "a photo of me", but not "make me a poster".
-_REQUEST = r"(?:make|give|show|draw|paint|create|generate|design|get|send)"
-_GIVEN = re.compile(
-    rf"\b{_REQUEST} me\b|(\b(?:attached|uploaded?|reference|me|my)\b)", re.IGNORECASE
-)
 _ONE_OF = re.compile(
     r"\b(?:(?<!from )(?<!one )another(?! group)|the others?|others)\b|\bone (?:is|of|\w+s)\b",
     re.IGNORECASE,
@@ -237,16 +231,6 @@ def _nouns_of(text: Text, people: Sequence[PersonPhrase]) -> set[str]:
 
 
 # ---- doubts about the whole prompt
-
-
-def is_about_given_picture(text: Text) -> bool:
-    """Doubt about a request that speaks of a given picture: "the uploaded photo", "my face"."""
-    return any(match[1] for match in _GIVEN.finditer(text.prompt))
-
-
-def is_template(text: Text) -> bool:
-    """Doubt about templates and markup that no syntax explains."""
-    return _TEMPLATE.search(text.prompt) is not None
 
 
 def has_one_of_several(text: Text) -> bool:
@@ -668,8 +652,6 @@ def leaves_one_out(text: Text, found: Sequence[PersonPhrase]) -> bool:
 
 # The questions in order, each with the reason that a doubt gives.
 DOUBTS_ABOUT_PROMPT: tuple[tuple[Callable[[Text], bool], str], ...] = (
-    (is_about_given_picture, EDIT),
-    (is_template, NOT_PLAIN),
     (has_one_of_several, NOT_PLAIN),
     (shows_owner, NOT_PLAIN),
 )
@@ -737,7 +719,8 @@ def find_marked(prompt: str, marks: tuple[int, ...]) -> list[tuple[PersonPhrase,
             found.append(phrase)
             is_body = listed(noun.word, "group", "group-left-unchanged", "body-of-people")
             reason = NOT_PLAIN if is_body and not (noun.plural or person(noun.word)) else ""
-            marked.append((phrase, NAMED if _has_name(noun) else reason))
+            is_named = _has_name(noun) or noun.after in ("named", "called")
+            marked.append((phrase, NAMED if is_named else reason))
     return marked
 
 

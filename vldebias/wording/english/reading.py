@@ -368,5 +368,6 @@ def _write_before(
     start = len(text_before)
     while not written.startswith(text_before[:start]):
         start -= 1
-    space = "" if is_noun else " "
+    is_end = is_noun or re.match(r"[,.;:!?)\]]|$", text_behind)
+    space = "" if is_end else " "
     return Replacement(start, end, f"{written[start:]}{space}{noun_start}")

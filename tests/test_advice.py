@@ -255,7 +255,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{DEBIAS} --method balanced-prompts", r"use method='cali'", f"{DEBIAS} --method cali"),
         ("rerank scored.jsonl --attribute country", r"--attribute COLUMN", RERANK),
         (f"{RERANK} --checked truth", r"--checked COLUMN", f"{RERANK} --checked gender"),
-        (f"{RERANK} --method quotas", r"did you mean 'quota'", f"{RERANK} --method quota"),
+        (f"{RERANK} --method fair", r"one order, the quota; see fairsearch-core", RERANK),
         (
             f"{RERANK} --columns key=id",
             r"expected id, score, .* before =",

@@ -330,6 +330,7 @@ RENAMED = {
 _BALANCE_FIRST = (
     "balance the user's prompt first, then let the language model rewrite the balanced prompt"
 )
+_ONE_ORDER = "re-ranking has one order, the quota; see fairsearch-core for FA*IR"
 # Names that were removed without a successor, with what to do instead: parameters, attributes and
 # exported names as they are spelled in Python, options with their hyphens, commands, and HTTP
 # fields. A name that others still have follows the name of its class, method or command.
@@ -341,6 +342,10 @@ REMOVED = {
     "x-vldebias-original": _BALANCE_FIRST,
     "audit_captions": "use vldebias.evaluate_captions(table)",
     "audit --captions": "use vldebias eval captions TABLE",
+    "rerank --method": _ONE_ORDER,
+    "rerank-fair": _ONE_ORDER,
+    "fair": _ONE_ORDER,
+    "mopr": _ONE_ORDER,
     "wise_ft": (
         "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
         " and half way"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import ceil, comb, floor
+from math import ceil, floor
 
 
 def best_first(scores: Sequence[float]) -> list[int]:
@@ -50,44 +50,4 @@ def quota(
                 order.append(row)
                 counts = after
                 break
-    return order
-
-
-def binomial_quantile(draws: int, share: Fraction, alpha: float) -> int:
-    """Return the smallest q with a cumulative probability of at least alpha, by exact sums."""
-    total = Fraction(0)
-    for q in range(draws + 1):
-        total += comb(draws, q) * share**q * (1 - share) ** (draws - q)
-        if total >= Fraction(alpha):
-            return q
-    return draws
-
-
-def fair(
-    scores: Sequence[float],
-    groups: Sequence[int],
-    shares: Sequence[Fraction],
-    k: int,
-    alpha: float,
-) -> list[int]:
-    """Choose at each place the best candidate, unless too few places would remain for the minima of
-    later prefixes. In that case, choose the best candidate from the groups that these minima
-    require."""
-    members = [[row for row in best_first(scores) if groups[row] == a] for a in range(len(shares))]
-    end = 2 * k
-    minima = []
-    for place in range(1, end + 1):
-        minima.append([min(binomial_quantile(place, p, alpha), floor(place * p)) for p in shares])
-    counts = [0] * len(shares)
-    order: list[int] = []
-    for place in range(k):
-        ready = list(range(len(shares)))
-        for later in range(place, end):
-            waiting = [a for a in ready if minima[later][a] > counts[a]]
-            if sum(minima[later][a] - counts[a] for a in waiting) >= later - place + 1:
-                ready = waiting
-                break
-        best = min(ready, key=lambda a: (-scores[members[a][counts[a]]], members[a][counts[a]]))
-        order.append(members[best][counts[best]])
-        counts[best] += 1
     return order

@@ -21,7 +21,6 @@ from vldebias.utils.table_rows import cell_of
 STDIN = Path("-")
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 KINDS = ("id", "score", "distance", "query")
-METHODS = ("quota", "fair", "mopr")
 COLUMNS = ("query", "place", "id", "score", "was at")
 _HOW_TO_CHECK = (
     'add labels for the results under "to check" in --json, and pass the column as --checked'
@@ -63,7 +62,6 @@ def rerank_command(
             )
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
     checked: Annotated[
         str | None,
         typer.Option(
@@ -96,9 +94,6 @@ def rerank_command(
       vldebias rerank results.jsonl --attribute gender --attribute age \\
           --checked true_group --json
     """
-    if method not in METHODS:
-        hint = did_you_mean(method, METHODS)
-        raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
     target_shares = _target_shares(shares)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute, checked)
@@ -115,7 +110,6 @@ def rerank_command(
             k,
             labels={name: [cell_of(row.cells, name) for row in rows] for name in attribute},
             shares=target_shares,
-            method=method,
             checked=_checked(rows, checked),
         )
         report = replace(positions.report, how_to_check=_HOW_TO_CHECK)

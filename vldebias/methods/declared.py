@@ -107,24 +107,15 @@ class Declaration:
         )
 
 
-def reranking_declaration(edit: Declaration, order: str) -> Declaration:
+def reranking_declaration(edit: Declaration) -> Declaration:
     """Return the declaration for re-ranked results.
 
     Args:
         edit: the method that edits the queries first, or "none" to leave them unchanged.
-        order: the method of `vldebias.rerank`: "fair", or "default" for its default.
     """
     name = "rerank"
     title = "re-ranked results"
     summary = "re-ranks search results to the groups' shares in the gallery"
-    source = "this package"
-    if order == "fair":
-        name = "rerank-fair"
-        title = "results re-ranked by FA*IR"
-        summary = (
-            "re-ranks search results so that every prefix contains a minimum number of each group"
-        )
-        source = "Zehlike et al., 2017"
     if edit.name != "none":
         name = f"{edit.name}+{name}"
         title = f"{edit.name}, then {title}"
@@ -133,7 +124,7 @@ def reranking_declaration(edit: Declaration, order: str) -> Declaration:
         name,
         title,
         summary,
-        f"{source}; vldebias.rerank",
+        "this package; vldebias.rerank",
         "#7b5ea7",
         module="vldebias.methods.results",
         hosts=(RESULTS,),
@@ -385,9 +376,8 @@ _DECLARED = [
         hosts=(MODELS,),
         needs=frozenset({Need.IMAGES}),
     ),
-    reranking_declaration(_NONE, "default"),
-    reranking_declaration(_NONE, "fair"),
-    reranking_declaration(_DEFAULT, "default"),
+    reranking_declaration(_NONE),
+    reranking_declaration(_DEFAULT),
     Declaration(
         "target-shares",
         "target shares of a ranking",

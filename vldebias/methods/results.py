@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from vldebias.methods.declared import Declaration, reranking_declaration
 from vldebias.methods.method import Method, get_method
@@ -18,33 +17,29 @@ class Rerank:
 
     Args:
         edit: name of the method that edits the queries first, or "none" to leave them unchanged.
-        order: the method of `vldebias.rerank`: "fair", or "default" for its default.
     """
 
     edit: str = "none"
-    order: Literal["default", "fair"] = "default"
 
     @property
     def declaration(self) -> Declaration:
         """Return the re-ranking's declaration, which also depends on the edit."""
-        return reranking_declaration(get_method(self.edit).declaration, self.order)
+        return reranking_declaration(get_method(self.edit).declaration)
 
     @property
     def name(self) -> str:
-        """Return the name, such as "rerank", "rerank-fair" or "difference+rerank"."""
+        """Return the name, such as "rerank" or "difference+rerank"."""
         return self.declaration.name
 
     def with_images(self) -> Rerank:
         """Return this re-ranking with its edit fitted to reference images."""
-        return Rerank(get_method(self.edit).with_images().name, self.order)
+        return Rerank(get_method(self.edit).with_images().name)
 
 
 Compared = Method | Rerank
 """A method or re-ranking that evaluations compare."""
 
-RERANKINGS = {
-    reranking.name: reranking for reranking in (Rerank(), Rerank(order="fair"), Rerank("default"))
-}
+RERANKINGS = {reranking.name: reranking for reranking in (Rerank(), Rerank("default"))}
 """The re-rankings for evaluations, by name."""
 
 

@@ -1,7 +1,7 @@
 """Re-rank search results, given their scores and groups.
 
-`rerank` is the entry point. A method is a function of `Candidates` and k, and you can pass your
-own.
+`rerank` is the entry point. Its order, the quota, is a function of `Candidates` and k, and you can
+pass your own.
 """
 
 from typing import TYPE_CHECKING
@@ -11,11 +11,8 @@ from vldebias.errors import lazy_names
 if TYPE_CHECKING:
     from vldebias.reranking.candidates import Candidates as Candidates
     from vldebias.reranking.checks import true_shares as true_shares
-    from vldebias.reranking.entry import RERANKERS as RERANKERS
     from vldebias.reranking.entry import rerank as rerank
-    from vldebias.reranking.orders import fair as fair
     from vldebias.reranking.orders import quota as quota
-    from vldebias.reranking.proportional import mopr as mopr
     from vldebias.reranking.report import Positions as Positions
     from vldebias.reranking.report import Report as Report
 

@@ -67,16 +67,6 @@ class Candidates:
             rows[tied] = rows[tied][np.lexsort((rows[tied], -scores[tied]))]
         return rows
 
-    @property
-    def statistics(self) -> Floats:
-        """Return each candidate's membership in the groups (n, g).
-
-        These are the probabilities, if available, and one-hot vectors otherwise.
-        """
-        if self.probabilities is not None:
-            return self.probabilities
-        return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
-
     def subset(self, rows: Rows) -> Candidates:
         """Return a subset of the candidates, in the order of `rows`."""
         return replace(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vldebias.errors import (
     CLOSE_LABELS,
+    REMOVED,
     InvalidInputError,
     check_kind,
     did_you_mean,
@@ -30,8 +31,7 @@ from vldebias.reranking.candidates import (
 from vldebias.reranking.groups import EVEN, POOL, ZERO_SHOT, Groups
 from vldebias.reranking.ids import as_ids, rows_of_ids
 from vldebias.reranking.index import IndexGroups
-from vldebias.reranking.orders import fair, quota
-from vldebias.reranking.proportional import mopr
+from vldebias.reranking.orders import quota
 from vldebias.reranking.report import AS_FOUND, Positions, Report, check_count
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from vldebias.typing import AnyArray, AttributeLike, ById, ColumnLike, ModelLike
 
 Reranker = Callable[[Candidates, int], Rows]
-RERANKERS: dict[str, Reranker] = {"quota": quota, "fair": fair, "mopr": mopr}
 _MANY_SCORES = 5  # fewer scores often ascend by chance
 # Even shares are worse than no re-ranking if there are this many times as many candidates of one
 # group as of another, among at least this many candidates.
@@ -99,10 +98,9 @@ def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
             shares, or a mapping from group to share, which needs labels.
         index: the groups and their shares in the whole index that the candidates come from:
             `queries.index`, or a file that it saved.
-        method: "quota" (the default: every prefix has the requested shares), "fair" (only corrects
-            differences that chance does not explain), "mopr", or a function of `Candidates` and k,
-            such as functools.partial(fair, alpha=0.3). Without labels, the quota also deals each
-            group's places to its candidates near the border with another group and to the others.
+        method: the order, a function of `Candidates` and k. Default: the quota, with which every
+            prefix has the requested shares. Without labels, it also deals each group's places to
+            its candidates near the border with another group and to the others.
         ids: ids (n,) or (q, n) as returned by an index, integers or strings, with -1 for no result.
             Labels, probabilities and features are then those of the rows of the index, or of the
             candidates of a single query.
@@ -275,8 +273,6 @@ class _Pages:
 
     def _order(self, candidates: Candidates) -> Rows:
         """Return the re-ranked first page of candidates."""
-        if self.reranker is mopr and self.k is None:
-            raise InvalidInputError("method 'mopr' needs k=, the number of results to show")
         n = len(candidates)
         return np.asarray(self.reranker(candidates, n if self.k is None else min(self.k, n)))
 
@@ -412,18 +408,16 @@ def _chosen(
     Raises:
         InvalidInputError: If the name of the method is unknown.
     """
-    if method is None:
-        method = quota
-    if not callable(method) and method not in list(RERANKERS):
+    if not (method is None or method == "quota" or callable(method)):
         raise InvalidInputError(
-            f"method: got {method!r}; expected one of {', '.join(RERANKERS)}, or a function of"
-            f" candidates and k; {did_you_mean(str(method), RERANKERS)}"
+            f"method: got {method!r}; expected a function of candidates and k;"
+            f" {REMOVED['rerank-fair']}"
         )
     if groups.doubt:
         about = (AS_FOUND, "unreliable labels", groups.source)
         return (lambda candidates, k: candidates.ranked[:k]), about
-    reranker = method if callable(method) else RERANKERS[method]
-    # The name of functools.partial(fair, alpha=0.3) is "fair".
+    reranker = method if callable(method) else quota
+    # The name of functools.partial(order, share=0.3) is "order".
     function = getattr(reranker, "func", reranker)
     name = str(getattr(function, "__name__", function))
     return reranker, (name, f"{target} shares", groups.source)

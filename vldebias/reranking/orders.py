@@ -1,18 +1,13 @@
-"""Implement re-ranking methods: this package's quota, and FA*IR.
-
-Every method takes `Candidates` and k, and returns the rows (k,) of the top candidates in their new
-order.
-"""
+"""Implement the order of re-ranking, a quota."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vldebias.errors import InvalidInputError, need
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
 
 # Tolerance for products that should be integers, such as 10 x 0.7.
@@ -22,9 +17,6 @@ TINY = 1e-9
 _HORIZON = 1000
 _MOST_CACHED = 2000  # longest list whose windows are kept for the next query
 Counts = NDArray[np.integer]
-Bounds = Callable[[Floats, int], tuple[Counts, Counts]]
-"""Function that takes the shares of g groups and a length, and returns the minimum and the maximum
-count of each group in every prefix up to this length, (length, g) each."""
 
 
 def quota(candidates: Candidates, k: int) -> Rows:
@@ -58,7 +50,7 @@ def quota(candidates: Candidates, k: int) -> Rows:
     """
     ranked = candidates.ranked
     codes = candidates.codes.take(ranked)
-    ranks = _merge(codes, candidates.shares, k, _within_one)
+    ranks = _merge(codes, candidates.shares, k)
     if candidates.is_near is not None and candidates.near_shares is not None:
         is_near = candidates.is_near.take(ranked)
         for group, near_share in enumerate(candidates.near_shares):
@@ -67,56 +59,8 @@ def quota(candidates: Candidates, k: int) -> Rows:
             if 0 < near_share < 1:
                 parts = is_near[members].astype(np.intp)
                 shares = np.array([1 - near_share, near_share])
-                ranks[places] = members[_merge(parts, shares, len(places), _within_one)]
+                ranks[places] = members[_merge(parts, shares, len(places))]
     return ranked.take(ranks)
-
-
-def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
-    """Return the top k by score, such that no group is rarer in any prefix than chance explains.
-
-    Every prefix of i candidates whose group is known contains at least m_a(i) candidates from group
-    a. m_a(i) is the alpha-quantile of a binomial distribution with i draws and probability p_a, the
-    group's share. The remaining places are filled by score, so a list that is as balanced as random
-    draws stays unchanged. This preserves more results than the quota, but also more imbalance.
-    Candidates whose group is unknown keep their places.
-
-    Args:
-        candidates: the candidates for one query.
-        k: number of results.
-        alpha: significance level in (0, 0.5). Larger values give more balanced lists.
-
-    Returns:
-        Rows (k,) of the candidates in their new order.
-
-    Raises:
-        InvalidInputError: If alpha is outside (0, 0.5).
-
-    Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2,
-    with minima for every group instead of only a protected one. Alpha applies to each prefix,
-    without the paper's correction for multiple tests, and m_a(i) is at most floor(i p_a), so that
-    the minima of several groups are compatible.
-
-    >>> import functools
-    >>> from vldebias import rerank
-    >>> groups = ["m", "m", "m", "m", "m", "f", "f"]
-    >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, shares="even", method="fair").tolist()
-    [0, 1, 2, 5, 3]
-    >>> stricter = functools.partial(fair, alpha=0.3)  # rerank calls it with the candidates
-    >>> rerank([7, 6, 5, 4, 3, 2, 1], 5, labels=groups, shares="even", method=stricter).tolist()
-    [0, 5, 1, 2, 6]
-    """
-    if not 0 < alpha < 0.5:
-        raise InvalidInputError(f"alpha: expected a number in (0, 0.5), got {alpha}")
-
-    def bounds(shares: Floats, length: int) -> tuple[Counts, Counts]:
-        lowest, _ = _within_one(shares, length)
-        quantiles = [binomial_quantiles(float(share), length, alpha) for share in shares]
-        places = np.arange(1, length + 1)[:, None]
-        minima = np.minimum(lowest, np.stack(quantiles, axis=1))
-        return minima, np.broadcast_to(places, lowest.shape)
-
-    ranked = candidates.ranked
-    return ranked.take(_merge(candidates.codes.take(ranked), candidates.shares, k, bounds))
 
 
 def _within_one(shares: Floats, length: int) -> tuple[Counts, Counts]:
@@ -132,7 +76,7 @@ def _within_one(shares: Floats, length: int) -> tuple[Counts, Counts]:
     return lowest.T, highest.T
 
 
-def _merge(codes: NDArray[np.integer], shares: Floats, k: int, bounds: Bounds) -> Rows:
+def _merge(codes: NDArray[np.integer], shares: Floats, k: int) -> Rows:
     """Return the top k ranks by score, with every prefix within its bounds.
 
     The groups are merged until one of them is empty. The remaining groups are then merged, and so
@@ -142,7 +86,6 @@ def _merge(codes: NDArray[np.integer], shares: Floats, k: int, bounds: Bounds) -
         codes: groups (n,) by rank, counted from 0.
         shares: requested shares (g,).
         k: number of ranks.
-        bounds: function that returns the bounds.
     """
     count = int(np.count_nonzero(codes[:k] != UNKNOWN))
     # The ranks of each group's remaining candidates, best first.
@@ -165,7 +108,7 @@ def _merge(codes: NDArray[np.integer], shares: Floats, k: int, bounds: Bounds) -
             part_shares = shares[groups] / shares[groups].sum()
             length = min(count - n_placed, sum(map(len, ranks_of_group)))
             merge = _merge_two if len(groups) == 2 else _merge_several
-            part = merge(ranks_of_group, part_shares, length, bounds)
+            part = merge(ranks_of_group, part_shares, length)
         parts.append(part)
         n_placed += len(part)
         if n_placed < count:
@@ -174,7 +117,7 @@ def _merge(codes: NDArray[np.integer], shares: Floats, k: int, bounds: Bounds) -
     return _with_unknown(np.concatenate(parts)[:count], codes, k)
 
 
-def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds) -> Rows:
+def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int) -> Rows:
     """Merge two groups until a group is due but has no candidates left.
 
     The bounds give the j-th candidate of the first group a window: its place is at least the first
@@ -184,7 +127,7 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     """
     first, second = ranks_of_group
     windows = _cached_windows if length <= _MOST_CACHED else _windows
-    earliest, latest, end = windows(bounds, (*shares.tolist(),), length, len(first))
+    earliest, latest, end = windows((*shares.tolist(),), length, len(first))
     j = np.arange(1, len(first) + 1)
     by_score = j + np.searchsorted(second, first)
     taken = np.maximum.accumulate(np.minimum(np.maximum(by_score, earliest), latest) - j) + j
@@ -201,15 +144,12 @@ def _merge_two(ranks_of_group: Sequence[Rows], shares: Floats, length: int, boun
     return sequence[:end]
 
 
-def _windows(
-    bounds: Bounds, shares: tuple[float, ...], length: int, n: int
-) -> tuple[Rows, Rows, int]:
+def _windows(shares: tuple[float, ...], length: int, n: int) -> tuple[Rows, Rows, int]:
     """Return the first and the last place (n,) that candidates of the first of two groups may take.
 
     They only depend on the shares and numbers, so they are the same for all queries of a search.
 
     Args:
-        bounds: function that returns the bounds.
         shares: shares of the two groups.
         length: number of places.
         n: number of candidates of the first group.
@@ -217,7 +157,7 @@ def _windows(
     Returns:
         The first places, the last places, and the place at which the group needs more candidates.
     """
-    minima, maxima = bounds(np.array(shares), length)
+    minima, maxima = _within_one(np.array(shares), length)
     places = np.arange(1, length + 1, dtype=minima.dtype)
     lowest = np.maximum(minima[:, 0], places - maxima[:, 1])
     highest = np.minimum(maxima[:, 0], places - minima[:, 1])
@@ -243,9 +183,7 @@ def _first_places(counts: Counts, n: int) -> Rows:
     return places
 
 
-def _merge_several(
-    ranks_of_group: Sequence[Rows], shares: Floats, length: int, bounds: Bounds
-) -> Rows:
+def _merge_several(ranks_of_group: Sequence[Rows], shares: Floats, length: int) -> Rows:
     """Merge any number of groups until a group is due but has no candidates left.
 
     A group may take place t (counted from 0) if the prefix does not exceed the group's maximum. Up
@@ -253,7 +191,7 @@ def _merge_several(
     together need all places up to D, the next place must go to one of them.
     """
     horizon = min(int(np.ceil(len(shares) / shares.min())) + 1, _HORIZON)
-    minima, maxima = bounds(shares, length + horizon)
+    minima, maxima = _within_one(shares, length + horizon)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
     # Each list ends with a sentinel rank worse than all others, so an empty group is only taken if
@@ -295,15 +233,3 @@ def _with_unknown(sequence: Rows, codes: NDArray[np.integer], k: int) -> Rows:
     free = np.flatnonzero(order < 0)
     order[free] = np.concatenate([sequence, unknown[len(kept) :]])[: len(free)]
     return order
-
-
-def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
-    """Return the alpha-quantiles (length,) of binomial distributions with 1 to `length` draws.
-
-    Args:
-        p: probability of success.
-        length: maximum number of draws.
-        alpha: level of the quantiles.
-    """
-    draws = np.arange(1, length + 1)
-    return np.asarray(need("scipy.stats").binom.ppf(alpha, draws, p)).astype(np.intp)

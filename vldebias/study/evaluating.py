@@ -76,9 +76,9 @@ def evaluate(
         methods: one or more names in `vldebias.methods.METHODS`, methods or fitted edits, or a
             mapping from names to edits. Default: "default", for retrieval also "rerank", and the
             model's attachment ("attached cali"), at its strength. "none", the unedited model, is
-            always measured, and changes are relative to it. For retrieval, "rerank" and
-            "rerank-fair" re-rank the unedited model's results by its zero-shot labels
-            (`vldebias.rerank`), and "default+rerank" re-ranks the default method's results.
+            always measured, and changes are relative to it. For retrieval, "rerank" re-ranks the
+            unedited model's results by its zero-shot labels (`vldebias.rerank`), and
+            "default+rerank" re-ranks the default method's results.
         reference: image features (m, d), in any form that `images` accepts. Methods are then the
             ones that `vldebias.debias` attaches with these images: "default+reference", and for
             closed forms "cali+equalise" and the like.

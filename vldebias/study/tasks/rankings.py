@@ -22,7 +22,7 @@ from vldebias.methods import Declaration, Rerank
 from vldebias.methods.few_labels import is_gender
 from vldebias.methods.reference import place_of
 from vldebias.prompts import PromptSet
-from vldebias.reranking import RERANKERS, quota
+from vldebias.reranking import quota
 from vldebias.reranking.candidates import UNKNOWN, Candidates
 from vldebias.reranking.groups import POOL, Groups
 from vldebias.reranking.index import IndexGroups
@@ -198,7 +198,6 @@ class Rankings:
         length = min(n, len(groups.names) * 4 * reach(k, n))
         for method in reranking:
             name = method.name
-            order = quota if method.order == "default" else RERANKERS[method.order]
             lists = []
             for vectors in self.queries[name].double().split(QUERIES_AT_ONCE):
                 scores = np.empty((len(vectors), n))
@@ -211,11 +210,10 @@ class Rankings:
                     start = stop
                 for scores_of_query in scores:
                     found = groups.candidates(scores_of_query.round(12), rows, POOL)
-                    lists.append(found.ranked[:length] if groups.doubt else order(found, length))
+                    lists.append(found.ranked[:length] if groups.doubt else quota(found, length))
             self.reranked[name] = np.stack(lists)
-            # All orders except FA*IR reserve the same ranks for a label in every resample, so store
-            # the labels.
-            if method.order != "fair" and not groups.doubt:
+            # A quota reserves the same ranks for a label in every resample, so store the labels.
+            if not groups.doubt:
                 self.labels[name] = [_parts(groups)] * len(lists)
 
     def search(self, method: Search, queries: Sequence[str], k: int) -> None:

@@ -155,6 +155,8 @@ def test_settings_that_do_not_apply_to_a_fitted_edit_are_rejected() -> None:
     edit = vldebias.fit_projections(host, GENDER).only
     with pytest.raises(InvalidInputError, match="a fitted edit does not sample values"):
         vldebias.debias(host, edit, shares={"m": 0.3, "f": 0.7})
+    with pytest.raises(InvalidInputError, match="find: a fitted edit does not sample values"):
+        vldebias.debias(host, edit, find=lambda prompt: None)
     with pytest.raises(
         InvalidInputError, match="empty mapping; expected a mapping from role to fitted edit"
     ):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         PromptSetLike,
         Tokenizer,
     )
+    from vldebias.wording.marks import Find
 
 
 @explain_keywords
@@ -61,6 +62,7 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     side: str | None = None,
     on_call: Callable[[CallRecord], object] | None = None,
     shares: Mapping[str, float] | None = None,
+    find: Find | None = None,
     follow_seeds: bool = True,
 ) -> Attachment:
     """Mitigate the bias described by a prompt set in a model or pipeline.
@@ -120,6 +122,8 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
             are finished. See docs/how-to/serve-a-pipeline.md.
         shares: the share of the images for each value, for methods that sample values
             ("balanced-prompts", "cross-attention"). If None, shares are equal.
+        find: a function that says who is shown in prompts about which the word lists are in doubt,
+            such as a `ChatFinder`, for the same methods. See docs/how-to/balance-prompts.md.
         follow_seeds: whether to derive the sampled values from the generator and the prompt if a
             pipeline call passes `generator=`, so that identical calls show the same people. Values
             are then balanced exactly over consecutive seeds, and on average over random seeds. If
@@ -154,7 +158,14 @@ def debias(  # noqa: PLR0913 (all settings of the main entry point)
     >>> attachment.remove()
     """
     settings = AttachSettings(
-        strength, keep_stated, negative, side, shares, on_call=on_call, follow_seeds=follow_seeds
+        strength,
+        keep_stated,
+        negative,
+        side,
+        shares,
+        find=find,
+        on_call=on_call,
+        follow_seeds=follow_seeds,
     )
     passes = list(host) if isinstance(host, list | tuple) else [host]
     if not passes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chat_server import chat_server
 from tests.cli.conftest import call as run
 from tests.processes import run_python
 from tests.refusals import refused
@@ -165,3 +166,37 @@ def test_a_full_disk_is_reported_with_the_seed_that_reproduces_the_prompts(
         assert process.communicate()[1].endswith(f"--seed {seed}\n")
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
+
+
+# ---- a chat model
+
+
+def test_doubtful_prompts_are_sent_to_the_chat_model_and_the_number_is_printed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    path = tmp_path / "prompts.txt"
+    path.write_text("a nurse\na Quorvian weaver\na lake\na woman\n", encoding="utf-8")
+    command = f"prompts balance {path} --attribute gender --seed 0"
+    with chat_server() as server:
+        server.answers = [(200, '{"people": [{"noun": "weaver", "occurrence": 1}]}')]
+        output = run(f"{command} --reader-model small --reader-url {server.url}", with_stderr=True)
+        (body,) = server.bodies
+        assert (body["model"], body["messages"][1]["content"]) == ("small", "a Quorvian weaver")
+        assert "Sending 1 prompt to small at 127.0.0.1" in output
+        assert re.search("a (fe)?male Quorvian weaver", output)
+        assert "Stated a value in 2 of 4 prompts" in output
+        run(command)
+        assert len(server.bodies) == 1  # prompts go to nobody without --reader-model
+
+
+@refused(
+    ("--reader-url http://localhost:1/v1", "--reader-url: expected the model's name, too"),
+    ("--reader-model small", "--reader-model: set OPENAI_API_KEY"),
+    ("--reader-model small --reader-url localhost:1", "--reader-url: got 'localhost:1'"),
+)
+def test_a_chat_model_needs_a_name_and_a_key_or_an_address(
+    command: str, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    run(f"{command} {options}")

@@ -130,6 +130,12 @@ def test_notebook_cells_share_the_last_call(attachment):
     assert sorted(asyncio.run(notebook())) == ["female", "male"]
 
 
+def test_debias_passes_find_to_the_method_that_samples_values(pipe):
+    with debias(pipe, "gender", find=lambda prompt: prompt.index("weaver")) as a:
+        (written,) = a.rewrite(["a Quorvian weaver"])
+    assert written in ("a female Quorvian weaver", "a male Quorvian weaver")
+
+
 def test_a_failed_call_does_not_show_the_previous_values(pipe):
     with debias(pipe, "gender", method=Balanced(find=lambda prompt: 0)) as a:
         a.rewrite([OPEN])

@@ -1,15 +1,14 @@
 """Test `ChatFinder` against a server that gives right, wrong, late and broken answers."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 
+from tests.chat_server import Server, chat_server
 from tests.refusals import refused
 from vldebias.errors import VldebiasWarning
 from vldebias.wording import balance_prompts
@@ -19,59 +18,15 @@ PROMPT = "a Quorvian weaver and a Zorb baker"
 BOTH = '{"people": [{"noun": "weaver", "occurrence": 1}, {"noun": "baker", "occurrence": 1}]}'
 
 
-class Server(ThreadingHTTPServer):
-    """Answer each request for a chat completion with the next status and text."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers: list[tuple[int, str | None]] = []
-        self.bodies: list[dict[str, Any]] = []
-        self.release = threading.Event()  # late answers wait for it
-
-    def finder(self, **options: Any) -> ChatFinder:
-        url = f"http://127.0.0.1:{self.server_port}/v1"
-        client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
-        return ChatFinder(client, "a-model", **options)
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        length = int(self.headers["content-length"])
-        self.server.bodies.append(json.loads(self.rfile.read(length)))
-        index = min(len(self.server.bodies), len(self.server.answers)) - 1
-        status, text = self.server.answers[index]
-        if text is None:
-            self.server.release.wait(30)
-        message = {"role": "assistant", "content": text}
-        choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-        completion = {"id": "1", "object": "chat.completion", "created": 0, "model": "a-model"}
-        body = json.dumps(completion | {"choices": choices}).encode()
-        if text == "<html>":
-            body = b"<html>Bad gateway</html>"
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Print nothing."""
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
-    running = Server()
-    thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-    thread.start()
-    yield running
-    running.release.set()
-    running.shutdown()
-    thread.join()
-    running.server_close()
+    with chat_server() as running:
+        yield running
+
+
+def finder_of(server: Server, **options: Any) -> ChatFinder:
+    client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0)
+    return ChatFinder(client, "a-model", **options)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +42,7 @@ def server() -> Iterator[Server]:
 )
 def test_usable_answers_mark_everybody(server: Server, answer: str) -> None:
     server.answers = [(200, answer)]
-    out = balance_prompts([PROMPT] * 4, "gender", find=server.finder(temperature=0), seed=0)
+    out = balance_prompts([PROMPT] * 4, "gender", find=finder_of(server, temperature=0), seed=0)
     assert {tuple(value for _, value in people) for people in out.people} == {
         (first, second) for first in ("female", "male") for second in ("female", "male")
     }
@@ -122,8 +77,8 @@ def test_unusable_answers_leave_the_prompt_with_a_reason_and_end_no_call(
     server: Server, status: int, answer: str, reason: str
 ) -> None:
     server.answers = [(status, answer)]
-    with pytest.warns(VldebiasWarning, match="1 of 1 prompts got no answer"):
-        out = balance_prompts(["a nurse", PROMPT], "gender", find=server.finder())
+    with pytest.warns(VldebiasWarning, match="no answer for 1 of 1 prompt"):
+        out = balance_prompts(["a nurse", PROMPT], "gender", find=finder_of(server))
     assert out.reasons[0] is None
     assert out.reasons[1].startswith("find: ")
     assert reason in out.reasons[1]
@@ -132,22 +87,22 @@ def test_unusable_answers_leave_the_prompt_with_a_reason_and_end_no_call(
 
 def test_nobody_keeps_the_reason_of_the_rules(server: Server) -> None:
     server.answers = [(200, '{"people": []}')]
-    out = balance_prompts([PROMPT], "gender", find=server.finder())
+    out = balance_prompts([PROMPT], "gender", find=finder_of(server))
     assert out.reasons == balance_prompts([PROMPT], "gender").reasons
 
 
 def test_a_late_answer_is_not_waited_for(server: Server) -> None:
     server.answers = [(200, None)]
     with pytest.warns(VldebiasWarning, match="APITimeoutError"):
-        out = balance_prompts([PROMPT], "gender", find=server.finder(timeout=0.05))
+        out = balance_prompts([PROMPT], "gender", find=finder_of(server, timeout=0.05))
     assert out.prompts == [PROMPT]
 
 
 def test_a_dead_service_is_asked_a_few_times(server: Server) -> None:
     server.answers = [(500, "")]
     prompts = [f"a Quorvian{'o' * i} weaver" for i in range(200)]
-    finder = server.finder(workers=4)
-    with pytest.warns(VldebiasWarning, match="200 of 200 prompts"):
+    finder = finder_of(server, workers=4)
+    with pytest.warns(VldebiasWarning, match="no answer for 200 of 200 prompts"):
         balance_prompts(prompts, "gender", find=finder)
     asked = len(server.bodies)
     assert 8 <= asked <= 12
@@ -159,18 +114,18 @@ def test_a_dead_service_is_asked_a_few_times(server: Server) -> None:
 def test_answers_are_remembered_and_failures_are_not(server: Server) -> None:
     server.answers = [(500, ""), (200, BOTH)]
     done = []
-    finder = server.finder(report=lambda *counts: done.append(counts))
+    finder = finder_of(server, report=lambda *counts: done.append(counts))
     with pytest.warns(VldebiasWarning, match="InternalServerError"):
         balance_prompts([PROMPT], "gender", find=finder)
     for _ in range(3):
         assert balance_prompts([PROMPT], "gender", find=finder).reasons == [None]
     assert len(server.bodies) == 2
-    assert done == [(1, 1)] * 4
+    assert done == [(0, 1), (1, 1)] * 4
 
 
 def test_each_attribute_is_asked_about(server: Server) -> None:
     server.answers = [(200, BOTH)]
-    balance_prompts([PROMPT], ["gender", "skin-tone"], find=server.finder())
+    balance_prompts([PROMPT], ["gender", "skin-tone"], find=finder_of(server))
     texts = [" ".join(body["messages"][0]["content"].split()) for body in server.bodies]
     assert ["whose gender is open" in text for text in texts] == [True, False]
     assert "whose skin tone is open" in texts[1]
@@ -191,4 +146,5 @@ CLIENT = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create
     ({"workers": 0}, "workers: got 0; expected a whole number >= 1"),
 )
 def test_what_is_no_client_is_refused(options: dict[str, Any]) -> None:
-    ChatFinder(**{"client": CLIENT, "model": "a-model"} | options)
+    arguments: dict[str, Any] = {"client": CLIENT, "model": "a-model"} | options
+    ChatFinder(**arguments)

@@ -98,7 +98,7 @@ def test_a_failure_leaves_its_prompt_says_so_and_is_asked_about_again():
         return prompt.index("weaver")
 
     balancer = Balancer("gender", find=find, seed=0)
-    with pytest.warns(VldebiasWarning, match=r"TimeoutError: HTTP 504 \(1 of 1 prompts"):
+    with pytest.warns(VldebiasWarning, match=r"TimeoutError: HTTP 504 \(no answer for 1 of 1"):
         out = balancer.next(["a nurse", WEAVER])
     assert out.reasons == [None, "find: TimeoutError: HTTP 504"]
     assert balancer.next([WEAVER]).reasons == [None]

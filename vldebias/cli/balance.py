@@ -6,28 +6,39 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import out, print_grid, print_json, print_message, split_names, split_pair
+from vldebias.cli.common import (
+    err,
+    out,
+    print_grid,
+    print_json,
+    print_message,
+    split_names,
+    split_pair,
+)
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, need
 from vldebias.utils.phrases import quantity
 from vldebias.wording.reasons import CONTEXT, reason_in_words
 
 if TYPE_CHECKING:
     from vldebias.wording import BalancedPrompts
+    from vldebias.wording.chat import ChatFinder
 
 _MOST_IMAGES = 1_000_000  # maximum number of images, since all prompts are kept in memory
 _MANY_IMAGES = 100_000  # with more images, a message warns that balancing takes a while
 COLUMNS = ("prompt", "value", "reason", "original")
 
 
-def balance(
+def balance(  # noqa: PLR0913 (one parameter per option)
     file: Annotated[
         str,
         typer.Argument(
@@ -47,12 +58,25 @@ def balance(
     seed: Annotated[
         int | None, typer.Option(help="Seed, to reproduce a run. Default: random.")
     ] = None,
+    reader_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Chat model that reads the prompts about which the rules are in doubt, with the"
+            " key in OPENAI_API_KEY. These prompts are sent to its service.",
+        ),
+    ] = None,
+    reader_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Its address, such as http://localhost:11434/v1."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """State an attribute value in each prompt, with even shares, or explain why not.
 
     Prints the prompts, and the reasons for those that were left unchanged, as a table, as
-    tab-separated text if piped, or as JSON, which also includes the seed. Needs no model.
+    tab-separated text if piped, or as JSON, which also includes the seed. Needs no model, and sends
+    prompts to nobody unless --reader-model is given.
 
     Examples:
       vldebias prompts balance prompts.txt --attribute gender --images 4
@@ -84,14 +108,16 @@ def balance(
     prompts = [text for text in listed.prompts for _ in range(images)]
 
     try:
-        balanced = balance_prompts(
-            prompts,
-            # For a single set, the values are strings. For a list of sets, they are tuples.
-            attribute if len(attribute) > 1 else attribute[0],
-            shares=chosen,
-            seed=seed,
-            people=groups,
-        )
+        with ExitStack() as stack:
+            balanced = balance_prompts(
+                prompts,
+                # For a single set, the values are strings. For a list of sets, they are tuples.
+                attribute if len(attribute) > 1 else attribute[0],
+                shares=chosen,
+                seed=seed,
+                people=groups,
+                find=_finder(reader_model, reader_url, stack),
+            )
         columns = (balanced.prompts, balanced.values, balanced.reasons, prompts)
         rows = list(zip(*columns, strict=True))
     except KeyboardInterrupt:
@@ -121,6 +147,45 @@ def _cells(row: tuple[object, ...]) -> tuple[str, ...]:
     if out().is_terminal:
         reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
     return prompt, value, reason, original
+
+
+def _finder(model: str | None, url: str | None, stack: ExitStack) -> ChatFinder | None:
+    """Return the chat model that reads doubtful prompts, or None if none is given.
+
+    Args:
+        model, url: The options.
+        stack: Closes the progress bar.
+    """
+    if model is None:
+        if url is not None:
+            raise InvalidInputError("--reader-url: expected the model's name, too (--reader-model)")
+        return None
+    if url is not None and not (url.startswith(("http://", "https://")) and urlsplit(url).hostname):
+        raise InvalidInputError(
+            f"--reader-url: got {url!r}; expected http://HOST/v1 or https://..."
+        )
+    key = os.environ.get("OPENAI_API_KEY") or ("none" if url else None)
+    if key is None:
+        raise InvalidInputError(
+            "--reader-model: set OPENAI_API_KEY to the key of the service, or pass the address of"
+            " a server that needs none (--reader-url)"
+        )
+    client = need("openai").OpenAI(base_url=url, api_key=key)
+    from vldebias.utils.progress import Progress
+    from vldebias.wording.chat import ChatFinder
+
+    advance: list[Callable[[], None]] = []
+
+    def report(done: int, total: int) -> None:
+        if not done:
+            host = client.base_url.host
+            print_message(f"Sending {quantity(total, 'prompt')} to {model} at {host}")
+            progress = stack.enter_context(Progress(err()))
+            advance[:] = [stack.enter_context(progress.bar("Reading prompts", total))]
+        else:
+            advance[0]()
+
+    return ChatFinder(client, model, report=report)
 
 
 def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vldebias.errors import InvalidInputError, check_kind, warn_of_input
 from vldebias.hosts import CallLog, CallRecord, EditAttachment, Host
 from vldebias.projection.edit import Edit
+
+if TYPE_CHECKING:
+    from vldebias.wording.marks import Find
 
 _SAMPLING = "use method='balanced-prompts' or 'cross-attention'"
 
@@ -32,6 +36,7 @@ class AttachSettings:
     negative: bool = False
     side: str | None = None
     shares: Mapping[str, float] | None = None
+    find: Find | None = None
     on_call: Callable[[CallRecord], object] | None = None
     follow_seeds: bool = True
 
@@ -44,7 +49,7 @@ class AttachSettings:
         return CallLog(self.on_call, self.follow_seeds)
 
     def refuse_sampling(self, subject: str) -> None:
-        """Raise InvalidInputError if `on_call` or `shares` is set.
+        """Raise InvalidInputError if `on_call`, `shares` or `find` is set.
 
         Args:
             subject: the subject of the message, such as a method's name.
@@ -55,8 +60,9 @@ class AttachSettings:
                 f"on_call: {subject} does not sample values for images, so there is nothing to"
                 " report; omit on_call, or use method='balanced-prompts'"
             )
-        if self.shares is not None:
-            raise InvalidInputError(f"shares: {subject} does not sample values; {_SAMPLING}")
+        for name in ("shares", "find"):
+            if getattr(self, name) is not None:
+                raise InvalidInputError(f"{name}: {subject} does not sample values; {_SAMPLING}")
 
     def refuse_embeddings(self, name: str) -> None:
         """Raise InvalidInputError if `negative` or `keep_stated` is set.

@@ -66,7 +66,7 @@ class Balanced(Method):
             problem.sets,
             shares=self.shares if settings.shares is None else settings.shares,
             seed=self.seed,
-            find=self.find,
+            find=self.find if settings.find is None else settings.find,
             decide=self.decide,
             people=self.people,
         )

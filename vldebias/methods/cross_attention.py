@@ -142,8 +142,8 @@ class CrossAttention(EditMethod):
             host: the host for the pipeline's denoiser.
             sets: the prompt sets used to analyse prompts.
             edits: the edit for each attribute, by the name of its prompt set.
-            settings: the settings of the attachment, of which `strength`, `shares`, `on_call` and
-                `follow_seeds` are used.
+            settings: the settings of the attachment, of which `strength`, `shares`, `find`,
+                `on_call` and `follow_seeds` are used.
 
         Raises:
             ProjectionMismatchError: If the edit is of a different kind, or was fitted on a
@@ -154,7 +154,7 @@ class CrossAttention(EditMethod):
             sets,
             shares=self.shares if settings.shares is None else settings.shares,
             seed=self.seed,
-            find=self.find,
+            find=self.find if settings.find is None else settings.find,
             decide=self.decide,
             people="leave",
             one_person=True,  # only one value can be set for the entire image

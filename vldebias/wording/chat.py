@@ -52,7 +52,8 @@ class ChatFinder:
             `openai.OpenAI(base_url=...)` for another service or a local server.
         model: The name of the model.
         workers: How many prompts are asked about at the same time.
-        report: A function that is called with (number asked, total) after each answer in a list.
+        report: A function that is called with (number of answers, number of prompts) before a
+            list of prompts is sent, and after each answer.
         options: Further arguments of `client.chat.completions.create`, such as `temperature=0`.
             Default: a timeout of 20 seconds.
 
@@ -119,14 +120,15 @@ class ChatFinder:
             prompts: The prompts.
             attribute: What is balanced, such as "gender" or "skin tone".
         """
+        report = self._report or (lambda done, total: None)
+        report(0, len(prompts))
         answers: list[tuple[int, ...] | Exception] = []
         pool = ThreadPoolExecutor(self._workers)
         try:
             ask = partial(result_or_error, self)
             for answer in pool.map(ask, prompts, repeat(attribute)):
                 answers.append(answer)
-                if self._report is not None:
-                    self._report(len(answers), len(prompts))
+                report(len(answers), len(prompts))
         finally:
             # Ctrl-C does not wait for the prompts that were not asked about yet.
             pool.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,9 @@ from numbers import Integral
 from typing import Any
 
 from vldebias.errors import InvalidInputError, warn
+from vldebias.utils.phrases import quantity
 from vldebias.wording.english.people import is_markable
+from vldebias.wording.reasons import NO_ANSWER
 
 Find = Callable[[str], int | Sequence[int] | None]
 """Function (prompt) -> the offset of the noun for a person whose value is open, a list of offsets,
@@ -63,8 +65,8 @@ class UserMarks:
         reasons = Counter(reason for reason in offsets if isinstance(reason, str))
         for reason, _ in reasons.most_common(1):
             warn(
-                f"{reason} ({reasons.total():,} of {len(new):,} prompts got no answer from `find`"
-                " for this or other reasons, so the word lists decide about them)"
+                f"{reason} (no answer for {reasons.total():,} of {quantity(len(new), 'prompt')},"
+                " for this or other reasons; the word lists decide about them)"
             )
 
     def known(self, text: str, attribute: str) -> tuple[int, ...] | str:
@@ -97,7 +99,7 @@ def _checked(text: str, answer: Any) -> tuple[int, ...] | str:
         return ()
     if isinstance(answer, Exception):
         message = " ".join(str(answer).split())[:100]
-        return f"find: {type(answer).__name__}{message and f': {message}'}"
+        return f"{NO_ANSWER}{type(answer).__name__}{message and f': {message}'}"
     is_list = isinstance(answer, Sequence) and not isinstance(answer, str)
     offsets = list(answer) if is_list else [answer]
     for offset in offsets:

@@ -15,7 +15,7 @@ from vldebias.wording.groups import mixtures
 from vldebias.wording.language import MOST_PERSONS, Language, Mention, Value
 from vldebias.wording.languages import ENGLISH, language_of
 from vldebias.wording.marks import UserMarks
-from vldebias.wording.reasons import CONTEXT, EDIT, NAMED, NO_PERSON, NOT_PLAIN
+from vldebias.wording.reasons import CONTEXT, EDIT, NAMED, NO_ANSWER, NO_PERSON, NOT_PLAIN
 from vldebias.wording.syntax import (
     has_syntax,
     is_code,
@@ -34,7 +34,7 @@ NEXT_TEXT = "\x1f"
 NEXT_FACE = "[SEP]"
 _CACHED = 10_000  # Number of prompts whose people are cached, as many as a Balancer counts.
 # Prefixes of reasons that apply to one text and do not affect the other texts for an image.
-_NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ", "find: ")
+_NOBODY = (NO_PERSON, NOT_PLAIN, "not understood", "unknown language", "language: ", NO_ANSWER)
 # The placeholders of all kinds of attributes.
 _SLOTS = re.compile(rf"\{{\s*(?:{'|'.join(SLOTS.values())}|attribute)\s*\}}", re.IGNORECASE)
 # The reasons of doubts, which a mark of the user's `find` lifts.

@@ -6,6 +6,7 @@ STATED = "stated"
 NAMED = "named"
 CONTEXT = "context"  # prefix used if a fact fixes the value, followed by its words if known
 NO_PERSON = "no person"  # prefix used if the prompt does not show anybody
+NO_ANSWER = "find: "  # prefix used if the user's `find` failed, followed by its error
 NOT_PLAIN = "not plain"  # a doubt about a person, a group or the syntax
 EDIT = "edit"
 
@@ -35,6 +36,8 @@ def reason_in_words(reason: str) -> str:
         return f'only one value fits "{reason.removeprefix(f"{CONTEXT}: ")}"'
     if reason.startswith(NO_PERSON):
         return "no person is asked for"
+    if reason.startswith(NO_ANSWER):
+        return f"no answer about people ({reason.removeprefix(NO_ANSWER)})"
     if reason.startswith(_LANGUAGE_REASON):
         language = reason.removeprefix(_LANGUAGE_REASON)
         if " or " in language:  # such as "es or it"

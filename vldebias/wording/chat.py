@@ -33,7 +33,8 @@ class NoAnswerError(VldebiasError):
 class ChatClient(Protocol):
     """A client with `chat.completions.create`, as in the `openai` package."""
 
-    chat: Any
+    @property
+    def chat(self) -> Any: ...
 
 
 class ChatFinder:

@@ -11,11 +11,13 @@ from starlette.datastructures import UploadFile
 
 from vldebias.wording.persons import NEXT_TEXT
 
+from .given import has_image
 from .order import Call, Json, Order, RefusedError
 
 EDITS = "edits a given image"
 VARIES = "varies a given image"
 SEVERAL = "has several prompts"
+CONTINUES = "continues a conversation that may show somebody"
 NO_IMAGE = ""  # reason for requests that are not for images
 IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # name patterns of models that return images
 # Names that servers with the path /images/generations give to the number of images.
@@ -102,8 +104,7 @@ class ImagesEndpoint(Endpoint):
 
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """Parse the prompt and the number of images; requests with an input image are edits."""
-        # OpenRouter's models accept input images in a field of JSON.
-        if _has_file(body) or body.get("input_references"):
+        if _has_file(body) or body.get("input_references") or has_image(body):
             return EDITS
         prompt = body.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
@@ -144,13 +145,10 @@ class ChatEndpoint(Endpoint):
         messages = body.get("messages")
         if not _are_objects(messages) or messages[-1].get("role") != "user":
             return NO_IMAGE
-        # If an earlier response contains an image, the message is about that image.
-        has_earlier_image = any(message.get("images") for message in messages)
-        parts = _parts(messages[-1].get("content"))
-        has_image = any(part.get("type") == "image_url" for part in parts)
-        if has_image or has_earlier_image:
+        # If an earlier message contains an image, the last one is about that image.
+        if _show_images(messages) or has_image(body):
             return EDITS
-        texts = _texts(parts, "text")
+        texts = _texts(_parts(messages[-1].get("content")), "text")
         if not texts:
             return NO_IMAGE
         streams = bool(body.get("stream"))  # servers accept 1 for true
@@ -182,18 +180,18 @@ class ResponsesEndpoint(Endpoint):
         """Parse the last input message; conversations that contain an image are edits."""
         if not may_return_image(body, image_models):
             return NO_IMAGE
-        streams = bool(body.get("stream"))  # servers accept 1 for true
         items = body.get("input")
         if isinstance(items, str):
-            return Order(body, (items,), 1, streams, None) if items.strip() else NO_IMAGE
+            items = [{"role": "user", "content": items}]
         if not _are_objects(items) or items[-1].get("role") != "user":
             return NO_IMAGE
-        has_earlier_image = any(item.get("type") == "image_generation_call" for item in items)
-        parts = _parts(items[-1].get("content"))
-        has_image = any(part.get("type") == "input_image" for part in parts)
-        if has_image or has_earlier_image:
+        if _has_tool(body, action="edit") or has_image(body) or _show_images(items):
             return EDITS
-        texts = _texts(parts, "input_text")
+        refers = any(item.get("type") == "item_reference" for item in items)
+        if refers or body.get("previous_response_id") or body.get("conversation"):
+            return CONTINUES
+        texts = _texts(_parts(items[-1].get("content")), "input_text")
+        streams = bool(body.get("stream"))  # servers accept 1 for true
         return Order(body, texts, 1, streams, None) if texts else NO_IMAGE
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -211,7 +209,8 @@ class VideosEndpoint(Endpoint):
     def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """Parse the prompt; requests with a file are edits."""
         prompt = body.get("prompt")
-        if _has_file(body) or any(body.get(name) for name in VIDEO_FILES):
+        has_file = _has_file(body) or any(body.get(name) for name in VIDEO_FILES)
+        if has_file or has_image(body, "image|video|frame|reference"):
             return EDITS
         if not isinstance(prompt, str) or not prompt.strip():
             return NO_IMAGE  # the server reports what is missing
@@ -242,11 +241,13 @@ class GeminiEndpoint(Endpoint):
         config = body.get(_config_name(body)) or {}
         if not isinstance(config, dict):
             return NO_IMAGE  # the server reports what is wrong
-        if not _names_images(config) and not is_image_model(self.model, image_models):
-            return NO_IMAGE
+        returns_images = _names_images(config) or is_image_model(self.model, image_models)
         contents = _contents(body)
-        if not _are_objects(contents) or contents[-1].get("role", "user") != "user":
+        is_conversation = returns_images and _are_objects(contents)
+        if not is_conversation or contents[-1].get("role", "user") != "user":
             return NO_IMAGE
+        if body.get("cachedContent") or body.get("cached_content"):
+            return CONTINUES
         for content in contents:
             for part in _parts(content.get("parts")):
                 if part.keys() & {"inlineData", "inline_data", "fileData", "file_data"}:
@@ -292,7 +293,7 @@ class ImagenEndpoint(Endpoint):
         if len(instances) > 1:
             return SEVERAL
         (instance,) = instances
-        if instance.keys() & {"image", "referenceImages", "video"}:
+        if instance.keys() & {"image", "referenceImages", "video"} or has_image(instance):
             return EDITS
         parameters = body.get("parameters") or {}
         if not isinstance(parameters, dict):
@@ -401,9 +402,14 @@ def is_image_model(name: object, patterns: Sequence[str]) -> bool:
 
 def may_return_image(body: Mapping[str, object], image_models: Sequence[str]) -> bool:
     """Return whether a request's tools or its model generate images."""
+    return _has_tool(body) or is_image_model(body.get("model"), image_models)
+
+
+def _has_tool(body: Mapping[str, object], **fields: str) -> bool:
+    """Return whether a request has a tool that generates images, with these fields."""
     tools = body.get("tools")
-    has_tool = _are_objects(tools) and any(tool.get("type") == "image_generation" for tool in tools)
-    return has_tool or is_image_model(body.get("model"), image_models)
+    expected = {"type": "image_generation", **fields}
+    return _are_objects(tools) and any(expected.items() <= tool.items() for tool in tools)
 
 
 def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
@@ -457,6 +463,15 @@ def _parts(content: object) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if _are_objects(content) else []
+
+
+def _show_images(messages: Sequence[Json]) -> bool:
+    """Return whether any message of a conversation is or contains an image."""
+    for message in messages:
+        parts = [message, *_parts(message.get("content"))]
+        if message.get("images") or any("image" in str(part.get("type")) for part in parts):
+            return True
+    return False
 
 
 def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:

@@ -239,6 +239,145 @@ def test_edits_of_given_images_are_left_unchanged_and_reported(path: str, body: 
     assert note(answer) == {"values": [], "reasons": ["edits a given image"]}
 
 
+HER = "https://host.example/her.png"
+ENCODED = "iVBORw0KGgo" * 9
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "image",
+        "image_url",
+        "images",
+        "image_urls",
+        "input_image",
+        "reference_images",
+        "ref_images",
+        "init_image",
+        "subject_images_of_the_next_server",
+    ],
+)
+@pytest.mark.parametrize(
+    "value",
+    [
+        HER,
+        [HER],
+        "data:image/png;base64,aaaa",
+        ENCODED,
+        {"url": HER},
+        {"file_id": "f1"},
+        [{"type": "image_url", "image_url": {"url": HER}}],
+        {"b64_json": ENCODED},
+    ],
+)
+def test_an_image_in_any_field_of_json_leaves_the_prompt_unchanged(name: str, value: Any) -> None:
+    services = FalseServices()
+    bodies = [{"prompt": CEO, name: value}, {"prompt": CEO, "extra_body": {"a": {name: value}}}]
+    for body, answer in zip(
+        bodies, post(proxy(services), "v1/images/generations", *bodies), strict=True
+    ):
+        assert note(answer) == {"values": [], "reasons": ["edits a given image"]}
+        assert services.seen.pop(0)[1] == body
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": None, "images": [], "init_image": "", "reference_images": [None, ""]},
+        {"image_format": "png", "image_size": "1024x1024", "image_quality": "high"},
+        {"image": "none", "return_image": "auto", "image_size": {"width": 512, "height": 512}},
+        {"image_guidance": 1.5, "image_count": 3, "image_tiling": True},
+        {"image_config": {"aspect_ratio": "16:9", "file_id": ""}, "image_style": "x" * 65 + "?"},
+        {"webhook": HER, "style": ENCODED, "extra_body": {"user": HER}},
+    ],
+)
+def test_settings_of_an_image_are_no_image(fields: dict[str, Any]) -> None:
+    services = FalseServices()
+    post(proxy(services), "v1/images/generations", {"prompt": CEO, **fields})
+    assert services.prompts()[0] in {FEMALE, MALE}
+
+
+DRAWS = {"tools": [{"type": "image_generation"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("v1/responses", {**DRAWS, "input": CEO, "previous_response_id": "r"}, "continues"),
+        ("v1/responses", {**DRAWS, "input": CEO, "conversation": {"id": "c"}}, "continues"),
+        (
+            "v1/responses",
+            {
+                **DRAWS,
+                "input": [{"type": "item_reference", "id": "i"}, {"role": "user", "content": CEO}],
+            },
+            "continues",
+        ),
+        (
+            "v1/responses",
+            {"tools": [{"type": "image_generation", "action": "edit"}], "input": CEO},
+            "edits",
+        ),
+        (
+            "v1/responses",
+            {
+                "tools": [{"type": "image_generation", "input_image_mask": {"file_id": "f"}}],
+                "input": CEO,
+            },
+            "edits",
+        ),
+        (
+            "v1/responses",
+            {
+                **DRAWS,
+                "input": [
+                    {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]},
+                    {"role": "user", "content": CEO},
+                ],
+            },
+            "edits",
+        ),
+        (
+            "v1/chat/completions",
+            {
+                "modalities": ["image"],
+                "messages": [
+                    {"role": "user", "content": [PICTURE]},
+                    {"role": "assistant", "content": "Nice."},
+                    {"role": "user", "content": CEO},
+                ],
+            },
+            "edits",
+        ),
+        (GEMINI, {**BODIES[GEMINI], "cachedContent": "cachedContents/c"}, "continues"),
+        ("v1/videos", {"prompt": CEO, "first_frame": {"url": HER}}, "edits"),
+    ],
+)
+def test_a_request_about_an_earlier_image_is_left_unchanged(
+    path: str, body: Any, reason: str
+) -> None:
+    services = FalseServices()
+    (answer,) = post(proxy(services), path, body)
+    assert services.seen[0][1] == body
+    assert note(answer)["values"] == []
+    (given,) = note(answer)["reasons"]
+    assert (
+        given
+        == {
+            "edits": "edits a given image",
+            "continues": "continues a conversation that may show somebody",
+        }[reason]
+    )
+
+
+def test_a_first_request_of_responses_is_balanced() -> None:
+    services = FalseServices()
+    tools = [{"type": "image_generation", "action": "generate", "input_image_mask": None}]
+    body = {"tools": tools, "input": CEO, "previous_response_id": None, "conversation": None}
+    post(proxy(services), "v1/responses", body)
+    assert services.prompts()[0] in {FEMALE, MALE}
+
+
 def test_patterns_identify_image_models() -> None:
     services = FalseServices()
     messages = [{"role": "user", "content": CEO}]

@@ -1,6 +1,7 @@
 """Test what the package says about mistakes of a newcomer: what came, and what to do."""
 
 import gc
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 import vldebias
 from vldebias.cli import app
-from vldebias.errors import SuspectInputWarning, VldebiasError
+from vldebias.errors import REMOVED, SuspectInputWarning, VldebiasError
 from vldebias.methods.reference import Reference
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.wording import Balancer
@@ -62,6 +63,18 @@ def test_a_mistake_in_python_is_named(mistake: Callable[[], object], words: str)
 def test_a_removed_parameter_says_what_to_do_instead(mistake: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match=r"argument 'original'; balance the user's prompt first"):
         mistake()
+
+
+@pytest.mark.parametrize("name", ["audit_captions", "fit_shares", "keep_person"])
+def test_a_removed_function_says_what_to_do_instead(name: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(REMOVED[name])):
+        getattr(vldebias, name)
+
+
+@pytest.mark.parametrize("name", ["rerank-fair", "target-shares"])
+def test_a_removed_method_says_what_to_do_instead(name: str) -> None:
+    with pytest.raises(VldebiasError, match=re.escape(REMOVED[name])):
+        vldebias.debias(load_clip()[0], "gender", method=name)
 
 
 def test_a_removed_option_says_what_to_do_instead(tmp_path: Path) -> None:

@@ -187,11 +187,6 @@ MISTAKES = [
         'balance_prompts(["A photo of a doctor."], "gender", seed=42).prompts',
     ),
     ('list(balance_prompts(["A photo of a doctor."], "gender"))', "`.prompts`", BALANCED),
-    (
-        'keep_person(["Make her older"])',
-        "[keep_person(text) for text in texts]",
-        '[keep_person(text) for text in ["Make her older"]]',
-    ),
     ("neutral_texts(3)", "a list of strings", 'neutral_texts(["a man"])'),
     ('grid(pipe, "gender", prompts=["a nurse"], seeds=4)', "seeds=range(4)", GRID),
     ('grid(pipe, "gender", texts=["a nurse"])', "did you mean 'prompts'?", GRID),

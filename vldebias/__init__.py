@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from vldebias import metrics as metrics
     from vldebias.api import debias as debias
     from vldebias.api import fit_projections as fit_projections
-    from vldebias.api import fit_shares as fit_shares
     from vldebias.api import text_diagnostics as text_diagnostics
     from vldebias.hosts import attachment_of as attachment_of
     from vldebias.hosts.loading import load_host as load_host
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from vldebias.study.grids import grid as grid
     from vldebias.wording.balance import balance_prompts as balance_prompts
     from vldebias.wording.chat import ChatFinder as ChatFinder
-    from vldebias.wording.keep import keep_person as keep_person
     from vldebias.wording.neutral import neutral_texts as neutral_texts
 
 # These names are imported on first use, so that the command line starts without torch.

@@ -29,7 +29,6 @@ from vldebias.methods import (
 from vldebias.methods.cross_attention import attach_fitted
 from vldebias.methods.method import Lam
 from vldebias.methods.reference import Reference
-from vldebias.methods.target_shares import RankShares, TargetShares
 from vldebias.projection.edit import Edit, Edits
 from vldebias.prompts import load_prompts
 
@@ -346,54 +345,3 @@ def text_diagnostics(
     return {
         role: Diagnostics.from_edit(target, role, edit, prompt_set) for role, edit in edits.items()
     }
-
-
-@explain_keywords
-def fit_shares(
-    model: Host | ModelLike,
-    attribute: AttributeLike,
-    shares: Mapping[str, float] | None = None,
-    *,
-    fraction: float,
-    reference: Reference | Features | None = None,
-    lam: float = 1000.0,
-    tokenizer: Tokenizer | None = None,
-) -> TargetShares:
-    """Fit a query edit that gives each group a target share of the top results.
-
-    Call the returned edit with query embeddings, or attach it to a model with `debias`.
-
-    See also docs/methods.md.
-
-    Args:
-        model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
-        attribute: a prompt set with words for each attribute value, or several sets for
-            combinations such as "female/Black".
-        shares: the share for each value or combination of values. If None, shares are equal.
-        fraction: the number of top results as a fraction of all images, k / n.
-        reference: unlabelled image features (n, d) from this model, for images similar to those
-            that will be ranked.
-        lam: the weight of the differences between the groups.
-        tokenizer: the model's open_clip tokenizer, or transformers tokenizer or processor, if it
-            cannot be derived from the model.
-
-    Returns:
-        An `Edit` of text embeddings. Calling it with queries (..., d) returns edited queries of the
-        same shape. Its `shares` contain the target share of each group, a float by group name.
-
-    Raises:
-        InvalidInputError: If `fraction` is not between 0 and 1, shares do not match the groups, or
-            `reference` is missing or has too few images.
-
-    >>> from vldebias.miniature import load_photographs
-    >>> photographs = load_photographs()
-    >>> shares = {"male": 0.3, "female": 0.7}
-    >>> features = photographs.reference.features
-    >>> edit = fit_shares(photographs.encoder, "gender", shares, fraction=0.05, reference=features)
-    >>> edit.method  # attach it with vldebias.debias, or pass it to vldebias.debias_queries
-    'target-shares'
-    """
-    problem = Problem(resolve(model, tokenizer=tokenizer), attribute, lam=lam, reference=reference)
-    edit = problem.fit(RankShares(shares, fraction=fraction), problem.host.roles[0])
-    assert isinstance(edit, TargetShares)
-    return edit

@@ -330,6 +330,7 @@ RENAMED = {
 _BALANCE_FIRST = (
     "balance the user's prompt first, then let the language model rewrite the balanced prompt"
 )
+_SEARCH_BY_SHARES = "search with vldebias.rerank or queries.search(shares=...)"
 _ONE_ORDER = "re-ranking has one order, the quota; see fairsearch-core for FA*IR"
 # Names that were removed without a successor, with what to do instead: parameters, attributes and
 # exported names as they are spelled in Python, options with their hyphens, commands, and HTTP
@@ -346,6 +347,11 @@ REMOVED = {
     "rerank-fair": _ONE_ORDER,
     "fair": _ONE_ORDER,
     "mopr": _ONE_ORDER,
+    "fit_shares": _SEARCH_BY_SHARES,
+    "target-shares": _SEARCH_BY_SHARES,
+    "keep_person": (
+        "append your own clause, such as '; keep the person's skin tone, age and gender'"
+    ),
     "wise_ft": (
         "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
         " and half way"
@@ -435,7 +441,7 @@ def expected_one_of(name: object, names: Iterable[str], otherwise: str = "") -> 
     'expected one of celeba, fairface'
     """
     known = list(names)
-    hint = did_you_mean(name, known, "")
+    hint = REMOVED.get(str(name)) or did_you_mean(name, known, "")
     listed = ", ".join(known)
     if hint and len(known) > MOST_NAMES:
         listed = f"{', '.join(known[:MOST_NAMES])}, ..."

@@ -229,7 +229,7 @@ def test_a_plan_can_be_read_back_from_its_file(tmp_path: Path) -> None:
         "'a nurse' states",
     ),
     ({"variants": {"cali": {"method": "magic"}}}, "magic"),
-    ({"variants": {"cali": {"method": "target-shares"}}}, "does not support pipelines"),
+    ({"variants": {"cali": {"method": "bend-vlm"}}}, "does not support pipelines"),
     ({"subjects": ["nurse"]}, "nurse"),
     ({"subjects": ["astronaut", "astronaut"]}, "astronaut"),
     ({"variants": {"cali": {"lam": -1.0}}}, "lam"),

@@ -351,19 +351,6 @@ def test_an_edit_from_another_package_can_be_attached_and_saved(
         assert torch.equal(case.outputs()[0], flipped)
 
 
-def test_an_edit_from_fit_shares_can_be_attached(cases: dict[str, Case], tmp_path: Path) -> None:
-    case = cases["model"]
-    move = vldebias.fit_shares(
-        case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, fraction=0.1
-    )
-    for edit in (move, load_edit(move.save_pretrained(tmp_path))):
-        with vldebias.debias(case.host, edit):
-            moved = case.outputs()[0]
-            torch.testing.assert_close(moved[:-1], move(case.base[0][:-1]))
-            assert torch.equal(moved[-1], case.base[0][-1])
-        assert edit.shares == {"male": 0.3, "female": 0.7}
-
-
 def test_following_the_advice_for_a_matrix_works() -> None:
     """Follow the advice in the error message for a matrix literally."""
     matrix = torch.eye(3, dtype=torch.float64)

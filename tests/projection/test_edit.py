@@ -341,7 +341,7 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({"provenance": {"attribute": "a" * 1_000_000}}, {}, True, "config of 1,.* at most 1,000,000"),
     ({}, {"left": SAVED.left * 1e300}, True, r"'left'.* values up to .*e\+"),
     ({}, {"right": -1e30 * torch.ones_like(SAVED.right)}, True, "'right'.* up to 1e\\+30"),
-    ({"kind": "target-shares"}, {}, True, "'target-shares'; expected projection"),
+    ({"kind": "target-shares"}, {}, True, "expected projection. search with vldebias.rerank"),
     ({}, {"bias": torch.zeros(1)}, True, "left, right, got .*bias"),
     ({}, {"bias": torch.zeros(1)}, False, "damaged"),
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),

@@ -333,7 +333,7 @@ def test_user_methods_and_saved_edits_can_be_variants(
     flags = {"stated": True, "as_written": False, "clip_score": False, "fid": False}
     for name, default in (numbers | flags | {"seeds": (0,)}).items():
         assert getattr(generation_task, name) == default, name
-    no_pipeline = Options(out=tmp_path, methods=("target-shares",))
+    no_pipeline = Options(out=tmp_path, methods=("bend-vlm",))
     assert generation_task.with_options(no_pipeline) == generation_task
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
         generation_task.with_options(Options(out=tmp_path, methods=("calli",)))

@@ -18,7 +18,6 @@ from vldebias import (
     debias,
     evaluate,
     fit_projections,
-    fit_shares,
     load_prompts,
     make_prompt_set,
 )
@@ -117,16 +116,6 @@ def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **options
         then(attachment)
 
 
-def shares(male: float, female: float, fraction: float = 0.05) -> Any:
-    w = world()
-    options = {
-        "fraction": fraction,
-        "reference": torch.from_numpy(w.people),
-        "tokenizer": w.tokenizer,
-    }
-    return fit_shares(w.model, GENDER, {MALE: male, FEMALE: female}, **options)
-
-
 def attached(then: Callable[[Any], object]) -> None:
     attach(world().model, world().edit, then)
 
@@ -190,14 +179,6 @@ CASES: list[tuple[Any, ...]] = [  # a name and a call; if there is a message, it
     (
         "strength of numpy",
         lambda: attach(world().model, GENDER, method="cali", strength=np.float32(0.5)),
-    ),
-    ("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
-    ("shares as percents", lambda: shares(30, 70), REFUSED, "sum to 1"),
-    (
-        "top as a percent",
-        lambda: shares(0.3, 0.7, fraction=5),
-        REFUSED,
-        "expected fraction, k / n",
     ),
     # models: a text tower accepts any text and does not reveal its training languages
     ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),

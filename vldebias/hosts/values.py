@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -63,8 +62,6 @@ class SamplingAttachment(Attachment):
         balancer: decides which prompts leave the attribute unspecified, and which value each image
             gets.
         log: call records, used by `last_call`, `calls`, `sampled`, `reasons` and `people`.
-        keep_person: whether prompts that edit an image ask to keep the person, as
-            `vldebias.keep_person` does.
     """
 
     host: SamplingHost
@@ -77,11 +74,9 @@ class SamplingAttachment(Attachment):
         strength: float = 1.0,
         label: str = "",
         log: CallLog | None = None,
-        keep_person: bool = False,
     ) -> None:
         self.balancer = balancer
         self.log = log or CallLog()
-        self.keep_person = keep_person
         super().__init__(host, strength=strength, label=label)
 
     @property
@@ -191,8 +186,7 @@ class SamplingAttachment(Attachment):
             seeds: generators or seeds that determine the values; anything else that a pipeline
                 accepts as its generator is ignored.
             edits: for each image, whether it is an edit of an input image, so that its texts stay
-                unchanged (unless `keep_person` is set) and it is not counted. If empty, no image is
-                an edit.
+                unchanged and it is not counted. If empty, no image is an edit.
             is_encoding: whether the call only encodes the texts and generates no images.
 
         Returns:
@@ -222,9 +216,6 @@ class SamplingAttachment(Attachment):
             values[image] = balanced.values[row]
             reasons[image] = balanced.reasons[row]
             people[image] = tuple(balanced.people[row])
-        if self.keep_person and self._strength:
-            for image in compress(range(len(prompts)), is_edit):
-                reasons[image] = _ask_to_keep_person(prompts[image], written.values(), image)
         record = CallRecord(
             prompts,
             joined(written),
@@ -538,19 +529,3 @@ def _reason_of_cut_text(reason: object) -> object:
     if isinstance(reason, str) and reason.startswith("no person"):
         return "truncated"
     return reason
-
-
-def _ask_to_keep_person(prompt: str, columns: Iterable[list[str]], image: int) -> str:
-    """Append the sentence of `keep_person` to the texts of an edit, and return the reason.
-
-    Args:
-        prompt: the text of the edit.
-        columns: the texts of each argument, one per image, which are changed.
-        image: which image is edited.
-    """
-    from vldebias.wording.keep import keep_person  # loads the English grammar
-
-    kept = keep_person(prompt)
-    for column in columns:
-        column[image] += kept.sentence
-    return "edit" if kept.reason is None else f"edit: {kept.reason}"

@@ -33,8 +33,6 @@ class Balanced(Method):
         people: how prompts about several people are treated, as in `vldebias.balance_prompts`.
         decide: a function that returns, for a list of prompts, the values that are compatible with
             the facts stated in each prompt, as in `vldebias.balance_prompts`.
-        keep_person: whether prompts that edit an input image ask to keep the person, as
-            `vldebias.keep_person` does. Calls without an image are balanced as usual.
 
     >>> import vldebias
     >>> from vldebias.miniature import load_pipeline
@@ -53,7 +51,6 @@ class Balanced(Method):
     find: Find | None = None
     people: str = "mixed"
     decide: Callable[..., Any] | None = None
-    keep_person: bool = False
 
     def attach(self, problem: Problem, settings: AttachSettings = DEFAULTS) -> PromptAttachment:
         settings.refuse_embeddings(self.name)
@@ -76,7 +73,6 @@ class Balanced(Method):
             strength=settings.strength,
             label=problem.label,
             log=settings.log(),
-            keep_person=self.keep_person,
         )
 
 

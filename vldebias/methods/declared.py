@@ -378,17 +378,6 @@ _DECLARED = [
     ),
     reranking_declaration(_NONE),
     reranking_declaration(_DEFAULT),
-    Declaration(
-        "target-shares",
-        "target shares of a ranking",
-        "moves queries so that groups have given shares of the top results",
-        _PACKAGE,
-        "#d67195",
-        module="vldebias.methods.target_shares",
-        hosts=(MODELS,),
-        needs=frozenset({Need.IMAGES, Need.VALUES}),
-        settings=frozenset({"lam"}),
-    ),
 ]
 DECLARED = {declaration.name: declaration for declaration in _DECLARED}
 """The declarations of this package's methods by name, in listing order."""

@@ -24,7 +24,7 @@ from pydantic import BaseModel, create_model
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import REMOVED, InvalidInputError
 from vldebias.projection.card import model_card
 from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
@@ -349,7 +349,8 @@ class Edit(ABC):
             expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
             raise ValueError(
                 f"the file contains an edit of kind {config.kind!r}; expected"
-                f" {' or '.join(sorted(expected))}. vldebias.load_edit loads every installed kind"
+                f" {' or '.join(sorted(expected))}."
+                f" {REMOVED.get(config.kind, 'vldebias.load_edit loads every installed kind')}"
             )
         if tensors.keys() != kind.axes.keys():
             raise ValueError(

@@ -150,9 +150,9 @@ class DiffusersHost(PipelineReader):
                 # Only the pipeline call receives a generator, not `encode_prompt`.
                 running = running_call(self.pipe)
                 columns = texts_of_images(call)
-                edits = edited_images(self.pictures, {**(running or {}), **call}, call)
-                if self.needs_picture:
-                    edits = [attachment.keep_person] * len(columns["prompt"])
+                edits = []  # a pipeline that only edits images balances the prompts of all of them
+                if not self.needs_picture:
+                    edits = edited_images(self.pictures, {**(running or {}), **call}, call)
                 texts = attachment.rewrite_texts(
                     columns,
                     edits=edits,

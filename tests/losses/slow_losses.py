@@ -186,6 +186,9 @@ class ItemTemperatures:
             mean = sum(score * math.exp(score / tau) for score in scores) / len(h)
             gradient = math.log(u) + self.rho - mean / (u * tau)
             self.tau[item] = max(tau - self.lr * gradient, self.least)
+            # u moves with its derivative in 1/tau, which is that of log g.
+            change = mean / float(g.detach()) * (1 / self.tau[item] - 1 / tau)
+            self.u[item] *= math.exp(change)
         return value, carrier
 
 

@@ -20,7 +20,7 @@ from vldebias.training.batches import Batch
 from vldebias.training.objective import Objective
 from vldebias.training.settings import LossSettings, load_settings
 
-N = 8
+N = 24
 T = 0.3
 built_in = pytest.mark.parametrize("loss", BUILT_IN, ids=lambda loss: loss.name)
 
@@ -75,7 +75,7 @@ def test_pages_give_the_same_advice_as_the_command(page: str) -> None:
 
 
 def test_the_readme_starts_with_the_same_advice_and_links_the_rest() -> None:
-    start, _, rest = ADVICE.partition(" If captions")
+    start, _, rest = ADVICE.partition(" With --val-split")
     assert rest
     assert f"{start} [Which loss](docs/fine-tuning.md)" in words_of("../README.md")
 
@@ -173,7 +173,7 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     ("function", "message"),
     [
         (nothing, "got None from its forward"),
-        (lambda x, y, **_: x, r"got \(8, 5\) from its forward"),
+        (lambda x, y, **_: x, r"got \(24, 5\) from its forward"),
     ],
 )
 def test_a_loss_that_does_not_return_a_number_raises_an_error(function: Any, message: str) -> None:

@@ -281,18 +281,15 @@ class Contrast:
             how = how._replace(classes=(columns[self.rows], columns))
         return matrix_sums(self.anchor(k), self.joint[j], how, of_columns)[0]
 
-    def each_row(
-        self, row_loss: Callable[[Tensor, slice], Tensor], divisors: Tensor | None = None
-    ) -> Tensor:
+    def each_row(self, row_loss: Callable[[int, Tensor, slice], Tensor]) -> Tensor:
         """Return a loss (2, n) that needs each similarity, not only the sums over negatives.
 
         Args:
-            row_loss: function that takes the similarities (c, N) of a block of anchors and the
-                block's slice of this process's anchors, and returns their losses (c,). The columns
-                are the rows of the other view, followed, with `within_view`, by the rows of the
-                anchor's own view. Entries that are not negatives are -inf.
-            divisors: (2, n), numbers by which the similarities of each anchor are divided, such as
-                temperatures of its own.
+            row_loss: function that takes the side of the anchors (0 for images, 1 for texts), the
+                similarities (c, N) of a block of them and the block's slice of this process's
+                anchors, and returns their losses (c,). The columns are the rows of the other view,
+                followed, with `within_view`, by the rows of the anchor's own view. Entries that are
+                not negatives are -inf.
         """
         with self.precise():
             n = len(self._rows[0])
@@ -314,12 +311,7 @@ class Contrast:
                 if self.within_view:
                     within = _Scores.apply(anchors, self.joint[k], pair, self._dtype)
                     columns = torch.cat([columns, within], dim=1)
-                if divisors is not None:
-                    # The derivative of -inf / t by t would be NaN.
-                    left_out = columns == -torch.inf
-                    columns = columns.masked_fill(left_out, 0) / divisors[k, block, None]
-                    columns = columns.masked_fill(left_out, -torch.inf)
-                return row_loss(columns, block)
+                return row_loss(k, columns, block)
 
             if self.chunk_size is None:
                 return torch.stack([loss_of_block(k, slice(0, n)) for k in (0, 1)])
@@ -333,24 +325,15 @@ class Contrast:
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
 
-    def row_squares(self, anchors: Tensor, columns: Tensor) -> Tensor:
-        """Return sum_j <anchor_i, column_j>^2 (n,) for each anchor, in blocks of `chunk_size`.
+    def products(self, anchors: Tensor, columns: Tensor) -> Tensor:
+        """Return <anchor_i, column_j> (c, N) in the precision of this batch.
 
         Args:
-            anchors: (n, k), one row for each pair of this process.
+            anchors: (c, k), one row for each of some pairs of this process.
             columns: (N, k), one row for each pair of the joint batch.
         """
-
-        def squares(block: slice) -> Tensor:
-            # No row forms a pair with a column beyond the last.
-            scores = _Scores.apply(anchors[block], columns, len(columns), self._dtype)
-            return scores.square().sum(1)
-
-        with self.precise():
-            if self.chunk_size is None:
-                return squares(slice(0, len(anchors)))
-            blocks = row_blocks(len(anchors), self.chunk_size)
-            return torch.cat([checkpoint(squares, rows, use_reentrant=False) for rows in blocks])
+        # No row forms a pair with a column beyond the last.
+        return _Scores.apply(anchors, columns, len(columns), self._dtype)
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Return the similarities (2, n, M) between each anchor and its own M rows.

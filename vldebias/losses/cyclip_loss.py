@@ -6,11 +6,12 @@ from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from vldebias.losses.catalog import CyCLIPSettings
 from vldebias.losses.checks import check_interval
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss
-from vldebias.losses.sums import softplus
+from vldebias.losses.sums import row_blocks, softplus
 
 
 def cyclip(
@@ -57,14 +58,40 @@ def cyclip(
     batch = Contrast(image_features, text_features, temperature=temperature, **options)
     (log_sum,) = batch.sums(1.0)
     losses = softplus(log_sum - batch.positive)
-    images, texts = batch.joint
-    # Each difference of two similarities is one product of the concatenated features.
-    anchors = torch.cat([images, texts], 1)[batch.rows]
-    if cross_modal > 0:
-        losses = losses + cross_modal * batch.row_squares(anchors, torch.cat([texts, -images], 1))
-    if in_modal > 0:
-        losses = losses + in_modal * batch.row_squares(anchors, torch.cat([images, -texts], 1))
+    if cross_modal > 0 or in_modal > 0:
+        with batch.precise():
+            losses = losses + _inconsistencies(batch, cross_modal, in_modal)
     return batch.reduce(losses)
+
+
+def _inconsistencies(batch: Contrast, cross_modal: float, in_modal: float) -> Tensor:
+    """Return both terms of each pair (n,), weighted.
+
+    One product contains both differences. For E = (X - Y) (X + Y)^T,
+
+        <x_i, x_j> - <y_i, y_j> = (E + E^T)_ij / 2,   <x_i, y_j> - <x_j, y_i> = (E - E^T)_ij / 2.
+    """
+    images, texts = batch.joint
+    differences, totals = images - texts, images + texts
+    even = (cross_modal + in_modal) / 4
+    odd = (in_modal - cross_modal) / 2
+    if batch.whole and batch.chunk_size is None:
+        e = batch.products(differences, totals)
+        squares = e.square()
+        rows = even * (squares.sum(0) + squares.sum(1))
+        return rows if odd == 0 else rows + odd * (e * e.T).sum(1)
+
+    def terms(anchors: slice) -> Tensor:
+        e = batch.products(differences[anchors], totals)
+        transposed = batch.products(totals[anchors], differences)
+        return even * (e.square() + transposed.square()).sum(1) + odd * (e * transposed).sum(1)
+
+    start, stop = batch.rows.start, batch.rows.stop
+    blocks = [
+        slice(start + block.start, start + block.stop)
+        for block in row_blocks(stop - start, batch.chunk_size or stop - start)
+    ]
+    return torch.cat([checkpoint(terms, block, use_reentrant=False) for block in blocks])
 
 
 class CyCLIP(ContrastiveLoss[CyCLIPSettings]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from vldebias.losses.catalog import NUCLRSettings, SogCLRSettings
 from vldebias.losses.checks import check_count, check_interval, check_labels, check_temperature
 from vldebias.losses.contrast import BatchOptions, Contrast, keywords_of
 from vldebias.losses.processes import gather_rows, sum_over_processes
+from vldebias.losses.sums import once_differentiable
 
 # For `estimate_popularity`: the gradient norm of eq. 8 at which it stops, and the most iterations
 _TOLERANCE = 1e-12
@@ -338,15 +339,16 @@ class ISogCLR(SogCLR):
 
         log u_i + rho - 1/(u_i tau_i) mean_{j != i} (E_ij - E_ii) exp((E_ij - E_ii) / tau_i)
 
-    without the momentum of the paper's algorithm. The temperatures are stored in the buffer `tau`
-    (2, n), in the units of cosines.
+    without the momentum of the paper's algorithm. Because g_i depends on tau_i, u_i is moved along,
+    by its derivative in 1/tau_i; a stale u_i would make tau_i swing around a value above the
+    optimum. The temperatures are stored in the buffer `tau` (2, n), in the units of cosines.
 
     Args:
         dataset_size: n, the number of items that `index` refers to.
         temperature: initial tau of every item, above 0.
         gamma: weight of the new estimate in u, in (0, 1].
-        kl_radius: rho, in nats. It must be below the logarithm of the number of negatives in a
-            batch, or every tau falls to the minimum.
+        kl_radius: rho, in nats, below the logarithm of the number of negatives in a batch, because
+            otherwise every tau falls to the minimum.
         temperature_lr: step size of tau, >= 0.
         minimum_temperature: lower bound of tau, tau_0 in the paper.
         options: reduction, chunk_size, gather, within_view and precision, as for `info_nce`.
@@ -390,21 +392,63 @@ class ISogCLR(SogCLR):
         """
         # Anchors have temperatures of their own, so similarities are cosines.
         batch, items = self._batch(image_features, text_features, index, 1.0)
+        if self.kl_radius >= math.log(batch.count):
+            raise InvalidInputError(
+                f"kl_radius: expected less than {math.log(batch.count):.2f}, the logarithm of"
+                f" {batch.count} negatives, got {self.kl_radius:g}; lower it, or raise the batch"
+                " size"
+            )
         tau = self.tau.index_select(1, items)[:, batch.rows].to(batch.positive.dtype)
-        tau.requires_grad_(self._is_learning and self.temperature_lr > 0)
-        log_sum = batch.each_row(lambda s, rows: s.logsumexp(1), tau) - batch.positive / tau
+        means = torch.empty_like(tau)
+
+        def log_sum_of_block(side: int, cosines: Tensor, block: slice) -> Tensor:
+            log_sum, mean = _TemperedSum.apply(cosines, tau[side, block])
+            means[side, block] = mean
+            return log_sum
+
+        log_sum = batch.each_row(log_sum_of_block) - batch.positive / tau
         log_g = log_sum - math.log(batch.count)
-        log_u = self._averaged(batch, items, log_g.detach())[:, batch.rows]
-        weights = torch.exp(log_g.detach() - log_u)
-        if tau.requires_grad:
-            (slope,) = torch.autograd.grad((weights * log_g).sum(), tau, retain_graph=True)
-            tau = tau.detach()
-            gradient = log_u + self.kl_radius + tau * slope
+        log_u = self._averaged(batch, items, log_g.detach())
+        log_u_here = log_u[:, batch.rows]
+        weights = torch.exp(log_g.detach() - log_u_here)
+        if self._is_learning and self.temperature_lr > 0:
+            # The mean of (E_ij - E_ii) / tau_i under the softmax of the negatives.
+            mean_margin = (means - batch.positive.detach()) / tau
+            gradient = log_u_here + self.kl_radius - weights * mean_margin
             moved = (tau - self.temperature_lr * gradient).clamp_(min=self.minimum_temperature)
-            moved = gather_rows(moved.T).T if batch.gather else moved
+            carried = log_u_here + mean_margin * (tau / moved - 1)
+            if batch.gather:
+                moved, carried = gather_rows(moved.T).T, gather_rows(carried.T).T
             self.tau.index_copy_(1, items, moved.to(self.tau.dtype))
+            self.log_u.index_copy_(1, items, carried.to(self.log_u.dtype))
         weighted = tau * weights * log_g
-        return batch.reduce(tau * (log_u + self.kl_radius) + weighted - weighted.detach())
+        return batch.reduce(tau * (log_u_here + self.kl_radius) + weighted - weighted.detach())
+
+
+class _TemperedSum(torch.autograd.Function):
+    """Compute log sum_j e^{s_ij / tau_i} (c,), and the mean of s_ij (c,) under that softmax.
+
+    Only the sum has a gradient, with respect to s. Plain torch would keep several matrices.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+        weights = s / tau[:, None]
+        log_sum = weights.logsumexp(1)
+        weights.sub_(log_sum[:, None]).exp_()
+        # Entries that are not negatives are -inf with weight 0, whose product is NaN.
+        mean = weights.mul_(s).nansum(1)
+        ctx.save_for_backward(s, tau, log_sum)
+        ctx.mark_non_differentiable(mean)
+        return log_sum, mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None]:
+        s, tau, log_sum = ctx.saved_tensors
+        weights = s / tau[:, None]
+        weights.sub_(log_sum[:, None]).exp_()
+        return weights.mul_((outer[0] / tau)[:, None]), None
 
 
 def estimate_popularity(similarity: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,7 @@ def sigmoid(
     # The mean only needs one sum over the entire matrix. Per-pair losses need the sum of each row.
     if batch.reduction == "mean":
         return batch.mean_total(offset)
-    negatives = batch.each_row(lambda s, block: softplus(s + offset).sum(1))
+    negatives = batch.each_row(lambda side, s, block: softplus(s + offset).sum(1))
     return batch.reduce(softplus(-batch.positive - offset) + negatives)
 
 

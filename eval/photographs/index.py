@@ -10,7 +10,8 @@ without people. The photographs are split in two halves: one for the index, and 
 on which groups and shares are estimated. Otherwise, the sample would contain near-duplicates of the
 results, which flatters anything that learns from images. "rare" indexes have a small group, and
 filters are subsets of an index. Real photographs, captions, and whole collections, which are
-re-ranked without an index, are also searched. "other" cells have groups other than two genders.
+re-ranked without an index, are also searched. "other" cells have groups other than two genders,
+without labels and with 20 and 100 of them, which are drawn from the sample or the collection.
 
 Half of the indexes use the small model, and half another one ("B"): the canonical correlations of
 photographs and captions of Flickr8k, of which every other photograph is used.
@@ -32,7 +33,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,7 @@ class Cell:
         sample: vectors on which groups and shares are estimated, or None for a collection.
         listed: vectors that a store lists with the index's filter, or None.
         groups: the groups of the index that is filtered, or None.
+        given: for each prompt set, the labels of some vectors of the sample or collection.
     """
 
     name: str
@@ -252,6 +254,7 @@ class Cell:
     sample: Floats | None = None
     listed: Floats | None = None
     groups: IndexGroups | None = None
+    given: Mapping[str, Strings] = field(default_factory=dict)
 
     def fitted(self) -> IndexGroups:
         """Return the groups of the index, estimated on its sample, or those of the collection."""
@@ -259,8 +262,8 @@ class Cell:
             return self.groups
         nobody = NOBODY if NOBODY[0] in self.table else queries()[NO_PERSON]
         if self.sample is None:
-            return IndexGroups.fit(self.table, [*self.attributes], self.vectors)
-        how = {"least": ENOUGH_PEOPLE, "nobody": nobody}
+            return IndexGroups.fit(self.table, [*self.attributes], self.vectors, labels=self.given)
+        how = {"least": ENOUGH_PEOPLE, "nobody": nobody, "labels": self.given}
         return IndexGroups.fit(self.table, [*self.attributes], self.sample, **how)
 
 
@@ -298,6 +301,8 @@ def methods(cell: Cell, groups: IndexGroups) -> dict[str, Method]:
     def collection(run: Run, _: str, k: int) -> tuple[Rows, bool]:
         attribute: Any = [*cell.attributes]
         how = {"features": run.vectors[run.order], "attribute": attribute, "model": cell.table}
+        if cell.given:
+            how["labels"] = {name: values[run.order] for name, values in cell.given.items()}
         positions = vldebias.rerank(run.scores, k, **how)
         return run.order[np.asarray(positions)], positions.report.about[0] == NONE
 
@@ -521,7 +526,7 @@ def real_photographs() -> Iterator[Cell]:
     ):
         shuffled = np.random.default_rng(5).permutation(np.flatnonzero(labels != ""))
         half = len(shuffled) // 2
-        yield Cell(
+        cell = Cell(
             name,
             vectors[shuffled[:half]],
             labels[shuffled[:half]],
@@ -530,6 +535,9 @@ def real_photographs() -> Iterator[Cell]:
             asked(50),
             vectors[shuffled[half:]],
         )
+        yield cell
+        if attribute:
+            yield from with_labels(cell, {attribute: labels[shuffled[half:]]})
 
 
 def collections() -> Iterator[Cell]:
@@ -600,7 +608,21 @@ def celeba() -> Iterator[Cell]:
         rows = np.arange(len(labels))
         if shares:
             rows = composed(labels, dict(zip(np.unique(labels), shares, strict=True)), seed=7)
-        yield Cell(name, features[rows], labels[rows], table, sets, listed)
+        cell = Cell(name, features[rows], labels[rows], table, sets, listed)
+        yield cell
+        if not name.startswith("collection"):
+            yield from with_labels(cell, {"young-old": values["age"][rows]})
+
+
+def with_labels(cell: Cell, labels: Mapping[str, Strings]) -> Iterator[Cell]:
+    """Yield a cell with 20 and with 100 labels, which are drawn at random."""
+    for number in (20, 100):
+        given = {}
+        for name, values in labels.items():
+            order = np.random.default_rng(number).permutation(len(values))
+            given[name] = values.copy()
+            given[name][order[number:]] = ""
+        yield replace(cell, name=f"{cell.name}, {number} labels", given=given)
 
 
 def tally(parts: Sequence[TaskResult], before: Sequence[TaskResult]) -> Iterator[TaskResult]:

@@ -236,7 +236,9 @@ def test_labels_of_the_attribute_move_no_boundary_and_class_labels_name_no_value
 def test_a_label_that_names_no_class_is_refused() -> None:
     rows, codes = pictures(40, 1)
     labels = ["Oak" if code == 0 else "elms" for code in codes]
-    with pytest.raises(InvalidInputError, match=r"'elms' under 'class'.*did you mean 'elm'\?"):
+    with pytest.raises(
+        InvalidInputError, match=r"'class' of trees: got 'elms'.*did you mean 'elm'\?"
+    ):
         fitted(Reference(rows, labels={"class": labels}))
 
 

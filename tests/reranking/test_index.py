@@ -10,7 +10,7 @@ import pytest
 import vldebias
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.reranking.candidates import unit_products
-from vldebias.reranking.index import NOBODY, IndexGroups, _Rows
+from vldebias.reranking.index import NOBODY, IndexGroups, _read
 from vldebias.reranking.nearest import NearestText, labels_and_margins, shares_near
 
 D = 12
@@ -255,14 +255,14 @@ def test_the_sample_of_a_stream_is_regular_and_bounded() -> None:
     vectors = np.stack([np.ones(60_000), number_of_row], axis=1)
     blocks = list(vectors.reshape(60, 1000, 2))
     labels = np.where(number_of_row % 20_000 == 7, 1, -1)
-    rows = _Rows(blocks, np.eye(2)[:1], [labels])
-    assert rows.products.shape == (60_000, 1)
-    assert len(rows.sample) <= 20_000
-    numbers = (rows.sample[:, 1] / rows.sample[:, 0]).round().astype(int)
-    assert set(np.diff(numbers)) == {4}
-    assert np.array_equal(rows.sampled_products, rows.products[numbers])
-    labelled, codes = rows.labelled(labels)
-    np.testing.assert_allclose(labelled[:, 1] / labelled[:, 0], [7, 20_007, 40_007])
+    products, sample, found = _read(blocks, np.eye(2)[:1], [None, labels])
+    none, (labelled, codes) = found
+    assert none is None
     assert codes.tolist() == [1, 1, 1]
+    assert products.shape == (60_000, 1)
+    assert len(sample) <= 20_000
+    numbers = (sample[:, 1] / sample[:, 0]).round().astype(int)
+    assert set(np.diff(numbers)) == {4}
+    np.testing.assert_allclose(labelled[:, 1] / labelled[:, 0], [7, 20_007, 40_007])
     with pytest.raises(InvalidInputError, match="got 59999 for 60000 vectors"):
-        _Rows(blocks, np.eye(2)[:1], [labels[:-1]])
+        _read(blocks, np.eye(2)[:1], [labels[:-1]])

@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data.label_values import CLASS
-from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError, did_you_mean, warn_of_input
+from vldebias.errors import warn_of_input
 from vldebias.hosts.edits import IMAGE
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.few_labels import (
     class_means,
+    codes_of_column,
     left_out,
     left_out_labels,
     offsets,
@@ -46,7 +46,6 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 from vldebias.utils.arrays import Codes, Floats
-from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 
 FEWEST_UNLABELLED = 100  # with fewer distinct images, two parts appear by chance
@@ -172,19 +171,12 @@ def class_labels(problem: Problem, prompt_set: PromptSet) -> Codes | None:
     column_labels = problem.images.labels.get(CLASS)
     if column_labels is None:
         return None
-    column = Labels.from_array(column_labels)
     names = [name.casefold() for name in prompt_set.class_names]
-    codes = []
-    for label, count in column.counts.items():
-        is_known = count > 0 and not names_no_group(label)
-        if is_known and label.casefold() not in names:
-            raise InvalidInputError(
-                f"reference: got the label {label!r} under {CLASS!r}; expected the names of the"
-                f" classes of {prompt_set.name}, {list(prompt_set.class_names)};"
-                f" {did_you_mean(label, prompt_set.class_names)}"
-            )
-        codes.append(names.index(label.casefold()) if is_known else -1)
-    labels: Codes = np.array([*codes, -1])[column.codes]
+    place = dict(zip(names, range(len(names)), strict=True))
+    where = f"reference: labels {CLASS!r} of {prompt_set.name}"
+    labels = codes_of_column(
+        column_labels, where, prompt_set.class_names, lambda label: place.get(label.casefold())
+    )
     return labels if (labels >= 0).any() else None
 
 

@@ -17,7 +17,7 @@ the same vector to all of them changes no label.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -119,19 +119,8 @@ def labelled_groups(
 
 def _groups_of_column(values: Labels | ColumnLike, prompt_set: PromptSet) -> Codes | None:
     """Return the group (n,) of each image for one attribute, see `labelled_groups`."""
-    key = prompt_set.name
-    column = Labels.from_array(values)
-    names = list(prompt_set.attributes)
-    codes = []
-    for label, count in column.counts.items():
-        code = place_of(label, prompt_set) if count and not names_no_group(label) else -1
-        if code is None:
-            raise InvalidInputError(
-                f"labels {key!r}: got {label!r}; expected one of {names}, or '' for images without"
-                f" a label; {did_you_mean(label, names)}"
-            )
-        codes.append(code)
-    found: Codes = np.array([*codes, -1])[column.codes]
+    key, names = prompt_set.name, list(prompt_set.attributes)
+    found = codes_of_column(values, f"labels {key!r}", names, lambda one: place_of(one, prompt_set))
     counts = np.bincount(found[found >= 0], minlength=len(names))
     lacking = [name for name, count in zip(names, counts, strict=True) if count < FEWEST_OF_GROUP]
     if not lacking:
@@ -143,6 +132,37 @@ def _groups_of_column(values: Labels | ColumnLike, prompt_set: PromptSet) -> Cod
             f" are {listed}; label at least {FEWEST_OF_GROUP} of {' and of '.join(lacking)}"
         )
     return None
+
+
+def codes_of_column(
+    values: Labels | ColumnLike,
+    where: str,
+    names: Sequence[str],
+    place: Callable[[str], int | None],
+) -> Codes:
+    """Return the code (n,) of each label, or -1 for unknown ones.
+
+    Args:
+        values: the labels (n,).
+        where: what messages call the column.
+        names: the names of the values.
+        place: function that returns the code of a label, or None if it names no value.
+
+    Raises:
+        InvalidInputError: If a label names no value.
+    """
+    column = Labels.from_array(values)
+    codes = []
+    for label, count in column.counts.items():
+        code = place(label) if count and not names_no_group(label) else -1
+        if code is None:
+            raise InvalidInputError(
+                f"{where}: got {label!r}; expected one of {list(names)}, or '' for images without"
+                f" a label; {did_you_mean(label, names)}"
+            )
+        codes.append(code)
+    found: Codes = np.array([*codes, -1])[column.codes]
+    return found
 
 
 def taught(texts: Floats, sample: Floats, rows: Floats, codes: Codes) -> Taught:

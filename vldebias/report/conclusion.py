@@ -133,6 +133,8 @@ class Conclusion(BaseModel, extra="forbid"):
             line += f" (chance {self.chance:{form}})"
         if self.verdict == NO_VERDICT:
             line += "; the gallery is uneven, and the two priors disagree"
+        if ", which is better" in self.baseline:
+            line += f"; {self.baseline}"
         # The first cost without its interval: "accuracy 0.97 to 0.94 (-0.03 [-0.04, -0.01]); ...".
         costs = self.cost.split("; ")
         main_cost = re.sub(r" \([-+].*", "", costs[0])

@@ -258,17 +258,8 @@ class _Pages:
                 left = np.delete(np.arange(len(candidates)), order)
                 candidates, keys, codes = candidates.subset(left), keys[left], codes[left]
                 order = self._order(candidates)
-            reports.append(
-                Report(
-                    candidates,
-                    self.about,
-                    order,
-                    keys,
-                    codes,
-                    reason=self.reason,
-                    used=self.used,
-                )
-            )
+            more = {"reason": self.reason, "used": self.used}
+            reports.append(Report(candidates, self.about, order, keys, codes, **more))
         return Positions.from_reports(reports, is_single=self.is_single, page=self)
 
     def _order(self, candidates: Candidates) -> Rows:
@@ -348,38 +339,20 @@ def _partly_labelled(
     problem = Problem(model, attribute)
     sets = problem.attributes
     columns: Mapping[str, Any] = {}
-    if isinstance(labels, Mapping):
-        columns = labels
-    elif labels is not None and len(sets) == 1:
-        columns = {sets[0].name: labels}
-    elif labels is not None:
-        names = [prompt_set.name for prompt_set in sets]
-        raise InvalidInputError(
-            f"labels: got one column for {len(sets)} attributes; expected a mapping from {names} to"
-            " columns"
-        )
-    given = labelled_groups(columns, sets)
-    usable = {
-        one.name: columns[one.name]
-        for one, codes in zip(sets, given, strict=True)
-        if codes is not None
-    }
-    index = IndexGroups.fit(problem.host, attribute, features, labels=usable)
-    groups = _predicted(index, features)
-    parts = [
-        Groups(tuple(one.attributes), codes)
-        for one, codes in zip(sets, given, strict=True)
-        if codes is not None
-    ]
-    if groups.doubt or len(parts) < len(sets):
-        return groups
-    known = Groups.crossed(parts).codes
-    is_known = known != UNKNOWN
-    return replace(
-        groups,
-        codes=np.where(is_known, known, groups.codes),
-        is_near=cast("Mask", groups.is_near) & ~is_known,
+    if labels is not None:
+        columns = labels if isinstance(labels, Mapping) else {sets[0].name: labels}
+    groups = _predicted(
+        IndexGroups.fit(problem.host, attribute, features, labels=columns), features
     )
+    parts = []
+    for prompt_set, codes in zip(sets, labelled_groups(columns, sets), strict=True):
+        if codes is None or groups.doubt:
+            return groups
+        parts.append(Groups(tuple(prompt_set.attributes), codes))
+    known = Groups.crossed(parts).codes
+    is_near = cast("Mask", groups.is_near) & (known == UNKNOWN)
+    codes = np.where(known == UNKNOWN, groups.codes, known)
+    return replace(groups, codes=codes, is_near=is_near)
 
 
 def _shares_of_index(index: IndexGroups, groups: Groups, shares: object) -> Mapping[str, float]:

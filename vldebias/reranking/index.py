@@ -187,11 +187,12 @@ class IndexGroups:
         texts = [problem.zero_shot(each, role).numpy().astype(np.float64) for each in sets]
         person = _direction_of_people(problem, role, texts, nobody)
         given = labelled_groups(labels or {}, sets)
-        rows = _Rows(features, _directions(texts, person), given)
-        if _people(rows.products, person).sum() > (1 - _FEW_SCENES) * len(rows.products):
+        directions = _directions(texts, person)
+        products, sample, labelled = _read(features, directions, given)
+        if _people(products, person).sum() > (1 - _FEW_SCENES) * len(products):
             person = None
-        cosines = rows.products[_people(rows.products, person), :-1]
-        people = rows.sample[_people(rows.sampled_products, person)]
+        cosines = products[_people(products, person), :-1]
+        people = sample[_people(sample @ directions.T, person)]
         doubt = ""
         basis = []
         for place, columns in enumerate(_split(cosines, texts)):
@@ -202,9 +203,8 @@ class IndexGroups:
                 or _too_few(columns, [*prompt_set.attributes], least)
                 or _foreign(_some(people), problem, prompt_set)
             )
-            codes = given[place]
-            if codes is not None:
-                found = taught(texts[place], _some(people), *rows.labelled(codes))
+            if labelled[place] is not None:
+                found = taught(texts[place], _some(people), *labelled[place])
                 if found.doubt and not reason:
                     warn_of_input(f"labels of {prompt_set.name!r} are not used: {found.doubt}")
                 else:
@@ -214,12 +214,14 @@ class IndexGroups:
         if any(codes is not None for codes in given):
             # Learned vectors differ from the texts, so the shares are those of the sample.
             cosines = people @ np.concatenate(texts).T
-        attributes = []
-        for prompt_set, values, columns in zip(sets, texts, _split(cosines, texts), strict=True):
-            unmeasured = NearestText(tuple(prompt_set.attributes), values, np.zeros(len(values)))
-            attributes.append(unmeasured.with_borders_of(columns))
-        shares, near_shares = _shares(attributes, cosines)
-        return cls(tuple(attributes), shares, near_shares, None, person, doubt, ", ".join(basis))
+        attributes = _bordered(
+            [
+                NearestText(tuple(prompt_set.attributes), values, np.zeros(len(values)))
+                for prompt_set, values in zip(sets, texts, strict=True)
+            ],
+            cosines,
+        )
+        return cls(attributes, *_shares(attributes, cosines), None, person, doubt, ", ".join(basis))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -293,10 +295,9 @@ class IndexGroups:
             )
         cosines = products[people, :-1]
         texts = [attribute.texts for attribute in self.attributes]
-        attributes = []
+        attributes = _bordered(self.attributes, cosines)
         doubt = ""
         for attribute, columns in zip(self.attributes, _split(cosines, texts), strict=True):
-            attributes.append(attribute.with_borders_of(columns))
             reason = _too_few(columns, attribute.names, FEWEST_PEOPLE)
             if reason and not doubt:
                 names = ", ".join(attribute.names)
@@ -308,7 +309,7 @@ class IndexGroups:
         shares, near_shares = _shares(attributes, cosines)
         return replace(
             self,
-            attributes=tuple(attributes),
+            attributes=attributes,
             shares=shares,
             near_shares=near_shares,
             doubt=self.doubt or doubt,
@@ -459,6 +460,12 @@ def _predicted(attributes: Sequence[NearestText], cosines: Floats) -> Groups:
     return Groups.crossed(parts)
 
 
+def _bordered(attributes: Sequence[NearestText], cosines: Floats) -> tuple[NearestText, ...]:
+    """Return the attributes with borders that are measured on images with cosines (n, m)."""
+    columns = _split(cosines, [attribute.texts for attribute in attributes])
+    return tuple(a.with_borders_of(part) for a, part in zip(attributes, columns, strict=True))
+
+
 def _shares(attributes: Sequence[NearestText], cosines: Floats) -> tuple[Floats, Floats]:
     """Return the groups' shares (g,) among images, and the share near the border of each group.
 
@@ -520,65 +527,59 @@ def _direction_of_people(
     return direction
 
 
-class _Rows:
-    """Read features once, of which only products, a sample and labelled rows are kept.
+def _read(
+    features: object, directions: Floats, given: Sequence[Codes | None]
+) -> tuple[Floats, Floats, list[Any]]:
+    """Return the products (n, m) of unit rows with directions, a sample of rows and labelled rows.
 
     Args:
-        features: features (n, d), or an iterable of blocks (b, d) of them.
-        directions: directions (m, d) with which they are multiplied.
+        features: features (n, d), or an iterable of blocks (b, d) of them, which are read once.
+        directions: directions (m, d).
         given: for each attribute, the group (n,) of each row or -1, or None without labels.
 
-    Attributes:
-        products: products (n, m) of the rows, scaled to norm 1, with the directions.
-        sample: sampled unit rows (s, d).
-        sampled_products: their products (s, m).
+    Returns:
+        The products, at most `_MOST_SAMPLED` unit rows (s, d), and for each attribute the labelled
+        unit rows (l, d) with their groups (l,), or None.
 
     Raises:
         InvalidInputError: If the number of labels is not that of the rows.
     """
-
-    def __init__(self, features: object, directions: Floats, given: Sequence[Codes | None]) -> None:
-        masks = [codes >= 0 for codes in given if codes is not None]
-        self._is_labelled = np.logical_or.reduce(masks) if masks else np.zeros(0, np.bool_)
-        m, d = directions.shape
-        parts = []
-        samples = [np.empty((0, m + d))]
-        labelled = [np.empty((0, d))]
-        step = 1
-        n = 0
-        for block in _blocks(features):
-            products = unit_products(block, directions)
-            parts.append(products)
-            # Numbers of labels and rows that differ are refused below.
-            chosen = np.flatnonzero(self._is_labelled[n : n + len(products)])
-            labelled.append(_unit(as_floats(cast("Any", block)[chosen], "features")))
-            rows = as_floats(_some(block)[::step], "features")
-            samples.append(np.hstack([_some(products)[::step], rows]))
-            if sum(map(len, samples)) > _MOST_SAMPLED:
-                samples = [np.concatenate(samples)[::2].copy()]
-                step *= 2
-            n += len(products)
-        for codes in given:
-            if codes is not None and len(codes) != n:
-                raise InvalidInputError(
-                    f"labels: got {len(codes)} for {n} vectors; expected one for each"
-                )
-        self.products = np.concatenate(parts)
-        self.sampled_products, sample = np.split(np.concatenate(samples), [m], axis=1)
-        self.sample = _unit(sample)
-        self._labelled = np.concatenate(labelled)
-
-    def labelled(self, codes: Codes) -> tuple[Floats, Codes]:
-        """Return the unit rows (l, d) of labelled images, and their groups (l,)."""
-        kept = codes[self._is_labelled]
-        is_usable = (kept >= 0) & np.isfinite(self._labelled).all(axis=1)
-        return self._labelled[is_usable], kept[is_usable]
+    known = [codes >= 0 for codes in given if codes is not None]
+    is_labelled = np.logical_or.reduce(known) if known else np.zeros(0, np.bool_)
+    products = [np.empty((0, len(directions)))]
+    samples = []
+    labelled = []
+    step = 1
+    n = 0
+    for block in _blocks(features):
+        products.append(unit_products(block, directions))
+        chosen = np.flatnonzero(is_labelled[n : n + len(products[-1])])
+        labelled.append(_unit(cast("Any", block)[chosen]))
+        samples.append(_unit(_some(block)[::step]))
+        if sum(map(len, samples)) > _MOST_SAMPLED:
+            samples = [np.concatenate(samples)[::2].copy()]
+            step *= 2
+        n += len(products[-1])
+    if len(is_labelled) not in (0, n):
+        raise InvalidInputError(
+            f"labels: got {len(is_labelled)} for {n} vectors; expected one for each"
+        )
+    rows = np.concatenate(labelled)
+    found: list[Any] = []
+    for codes in given:
+        if codes is not None:
+            codes = codes[is_labelled]
+            is_used = (codes >= 0) & np.isfinite(rows).all(axis=1)
+            codes = (rows[is_used], codes[is_used])
+        found.append(codes)
+    return np.concatenate(products), np.concatenate(samples), found
 
 
-def _unit(rows: Floats) -> Floats:
-    """Return rows (n, d) scaled to norm 1, or NaN if they have no direction."""
+def _unit(rows: object) -> Floats:
+    """Return rows (n, d) scaled to norm 1, or NaN for rows without a direction."""
+    floats = as_floats(rows, "features")
     with np.errstate(invalid="ignore", divide="ignore"):
-        units: Floats = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        units: Floats = floats / np.linalg.norm(floats, axis=1, keepdims=True)
     return units
 
 

@@ -170,18 +170,8 @@ def search_page(
     # Nothing is checked yet.
     checked = np.full(len(rows), UNKNOWN)
     keys = results.ids[rows]
-    problem = results.problem()
-    return Report(
-        candidates,
-        about,
-        order,
-        keys,
-        checked,
-        query,
-        reason=reason,
-        problem=problem,
-        used=groups.used,
-    )
+    more = {"reason": reason, "problem": results.problem(), "used": groups.used}
+    return Report(candidates, about, order, keys, checked, query, **more)
 
 
 def _remaining(

@@ -35,10 +35,8 @@ UNWANTED = (
     "docs/",
     "vldebias_apps/comfyui/",
     "vldebias_apps/demo/space/",
-    "vldebias_apps/modular/",
 )
-"""What stays in the repository: the node package of ComfyUI is published by itself, and the block
-for Modular Diffusers is loaded from its folder."""
+"""What stays in the repository: the node package of ComfyUI is published by itself."""
 
 
 def problems(wheel: Path) -> list[str]:

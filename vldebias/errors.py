@@ -352,6 +352,7 @@ REMOVED = {
     "keep_person": (
         "append your own clause, such as '; keep the person's skin tone, age and gender'"
     ),
+    "diagnose.head": "see eval/experiments/label_margins.py",
     "wise_ft": (
         "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
         " and half way"

@@ -1,1 +1,1 @@
-"""Probe embeddings for attribute leakage, worst-performing groups, label errors and margins."""
+"""Probe embeddings for attribute leakage, worst-performing groups and label errors."""

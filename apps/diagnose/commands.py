@@ -1,4 +1,4 @@
-"""`vldebias diagnose`: probe embeddings for leakage, label errors and margins."""
+"""`vldebias diagnose`: probe embeddings for leakage and label errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def diagnose_command(
     as_json: Json = False,
     **flags: Any,
 ) -> None:
-    """Probe embeddings for attribute leakage, worst-performing groups, label errors and margins.
+    """Probe embeddings for attribute leakage, worst-performing groups and label errors.
 
     Writes a page and result.json. With --label-column, also writes wrong-labels.csv, which lists
     the least credible labels first. With --image-dir, also writes wrong-labels.html, which shows

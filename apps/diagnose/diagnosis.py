@@ -1,9 +1,8 @@
-"""Probe features (n, d) for attribute leakage, worst-off groups, label errors and margins.
+"""Probe features (n, d) for attribute leakage, worst-off groups and label errors.
 
 Two scikit-learn probes are cross-validated and compared with permuted labels. The linear probe
 shows what a projection can remove, and the nearest-neighbour probe what a search can still find.
-Balanced accuracy is the share of correctly predicted rows per value, averaged over values. Margins
-are defined in chapter 8 of the thesis (Figure 8-2).
+Balanced accuracy is the share of correctly predicted rows per value, averaged over values.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
@@ -25,7 +24,6 @@ from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Method, get_method
-from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import Result
 from vldebias.study.doubts import check_images
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
 
     from vldebias.typing import AnyArray, ColumnLike, ModelLike, PromptSetLike
 
-# Weight (k, d) and bias (k,) of a linear classifier.
-Head: TypeAlias = "nn.Linear | tuple[AnyArray, AnyArray]"
 BLOCK = 8192  # rows converted to float64 at a time
 FOLDS = 5
 PERMUTATIONS = 100  # number of label permutations for the chance limit
@@ -109,7 +105,7 @@ def _ridge(rows: Tensor) -> Ridge:
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
 
 
-def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
+def leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
     """Return each row's lead over the best other class, and the code of that class, both (n,)."""
     # (n, k): one-hot classes
     is_class = np.arange(scores.shape[1]) == codes[:, None]
@@ -215,7 +211,7 @@ def wrong_labels(features: AnyArray, labels: Labels | ColumnLike, *, seed: int =
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
-    lead, _ = _leads(scores, codes)
+    lead, _ = leads(scores, codes)
     frame = need("pandas").DataFrame(
         {
             "row": np.flatnonzero(Labels.from_array(labels).known),
@@ -225,76 +221,6 @@ def wrong_labels(features: AnyArray, labels: Labels | ColumnLike, *, seed: int =
         }
     )
     return frame.sort_values("confidence", kind="stable", ignore_index=True)
-
-
-def margins(
-    head: Head, features: AnyArray, codes: Codes, *, seed: int = 0
-) -> tuple[dict[str, Floats], Floats]:
-    """Return the margins (n,) of a linear classifier, and the k-variance (k,) of its classes.
-
-    - "margin": score of the row's class minus the best other score (eq. 8.1 of the thesis).
-    - "sn_margin": margin / spectral norm of the weight (Table A.11; Bartlett et al., 2017).
-    - "gn_margin": margin / (norm of the margin's gradient + 1e-6), section 8.3.2.
-    - "tv_gn_margin": gn_margin / square root of the total variance E ||x - E x||^2 of the features,
-      which Table A.11 writes Var(||x||^2) (Jiang et al., 2019).
-    - "kv_margin": margin / E_c[Lip_c Var_c], where Lip_c is the largest gradient norm in a class.
-    - "kv_gn_margin": gn_margin / E_c[Var_c], section 8.4.
-
-    A margin is left out if its divisor is zero: both kv margins if all rows of each class are
-    identical, "tv_gn_margin" if all rows are identical, and "sn_margin" if all weights are zero.
-
-    Args:
-        head: (weight (k, d), bias (k,)) or nn.Linear.
-        features: inputs (n, d) of the head.
-        codes: classes (n,).
-        seed: random seed for the k-variance.
-
-    Returns:
-        A dict from the metric names above to margins (n,), and the k-variance of each class (k,).
-
-    Raises:
-        InvalidInputError: If the shapes do not match, or a class has only one row.
-    """
-    rows = torch.as_tensor(features).detach().cpu()
-    if isinstance(head, nn.Linear):
-        zeros = torch.zeros(head.out_features)
-        head = (head.weight, zeros if head.bias is None else head.bias)
-    weight = torch.as_tensor(head[0]).detach().cpu().double()
-    bias = torch.as_tensor(head[1]).detach().cpu()
-    sizes = np.bincount(codes, minlength=len(weight))
-    has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
-    if not has_shapes or sizes[sizes > 0].min() < 2:
-        raise InvalidInputError(
-            f"head: expected a weight (k, {rows.shape[1]}), a bias (k,) and two or more rows per"
-            f" class; got {tuple(weight.shape)}, {tuple(bias.shape)} and classes with"
-            f" {sizes.tolist()} rows"
-        )
-    scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
-    margin, rival = _leads(scores.numpy(), codes)
-    # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant (n,) is the
-    # distance between two rows of the weight matrix.
-    slope = torch.cdist(weight, weight).numpy()[codes, rival]
-    variance = np.zeros(len(sizes))
-    steepest = np.zeros(len(sizes))
-    for code in np.flatnonzero(sizes):
-        members = rows[torch.from_numpy(codes == code)].float()
-        variance[code] = k_variance(members, seed=seed).value
-        steepest[code] = slope[codes == code].max()
-
-    gn_margin = margin / (slope + 1e-6)
-    margin_of_metric = {"margin": margin, "gn_margin": gn_margin}
-    norm = float(torch.linalg.matrix_norm(weight, 2))
-    if norm > 0:
-        margin_of_metric["sn_margin"] = margin / norm
-    total = float(rows.float().var(0, correction=0).sum())
-    if total > 0:
-        margin_of_metric["tv_gn_margin"] = gn_margin / np.sqrt(total)
-    shares = sizes / len(codes)
-    # Leave out the kv margins if all rows of each class are identical, since they divide by zero.
-    if (steepest * variance).any():
-        margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
-        margin_of_metric["kv_gn_margin"] = gn_margin / float(shares @ variance)
-    return margin_of_metric, variance
 
 
 @dataclass(frozen=True)
@@ -331,20 +257,18 @@ def diagnose(
     *,
     groups: Labels | ColumnLike | str | None = None,
     texts: Host | ModelLike | None = None,
-    head: Head | None = None,
     seed: int = 0,
     attribute: PromptSetLike | None = None,
     methods: str | Sequence[str | Method] = (),
     reference: Embeddings | AnyArray | None = None,
 ) -> Result:
-    """Probe embeddings for attribute leakage, worst groups, label errors and margins.
+    """Probe embeddings for attribute leakage, worst groups and label errors.
 
     The result has one task, "diagnose", with these rows:
 
     - `linear_probe` and `neighbour_probe` for the attribute, and `class_probe`, for every method;
     - `accuracy` for every group within every class, from out-of-fold predictions;
-    - `suspect_labels`, the share of labels that fit a different class better;
-    - the median and the quartiles of each margin.
+    - `suspect_labels`, the share of labels that fit a different class better.
 
     The description in the provenance contains advice. It only calls an attribute "removed" by a
     method if a linear probe is then no better than chance on held-out rows.
@@ -358,8 +282,6 @@ def diagnose(
         groups: values (n,) of an attribute, or the name of a column.
         texts: a mapping from prompt to embedding (d,), or the image-text model that produced the
             features; used with `attribute`.
-        head: linear classifier on features of length 1, as (weight (k, d), bias (k,)) or nn.Linear.
-            If None, a ridge regression is fitted.
         seed: random seed for the folds and the bootstrap.
         attribute: the attribute's prompt set. Without `groups`, each image gets the value whose
             prompts are nearest.
@@ -368,8 +290,8 @@ def diagnose(
 
     Returns:
         A `Result` with the rows above; `to_pandas()` returns them as a data frame. Values are
-        shares in [0, 1] with 95% intervals (balanced accuracy for probes), except for margins,
-        whose interval is the quartiles. `provenance[0].settings["advice"]` is a list of sentences.
+        shares in [0, 1] with 95% intervals (balanced accuracy for probes).
+        `provenance[0].settings["advice"]` is a list of sentences.
 
     Raises:
         InvalidInputError: If neither labels nor groups are passed, lengths differ, methods are
@@ -422,7 +344,6 @@ def diagnose(
     advice = _add_probes(result, columns, rows, seed)
     if "labels" in columns:
         advice += _add_suspects(result, data, columns["labels"], parts, seed)
-        _add_margins(result, data, columns["labels"].labels, head, seed)
     result.provenance.description = " ".join(advice)
     result.provenance.settings["advice"] = advice
     return Result.from_tasks("diagnose", [result], seconds=round(time.monotonic() - start, 3))
@@ -623,26 +544,3 @@ def _accuracies(frame: pd.DataFrame, groups: Labels) -> pd.DataFrame:
     """
     right = (frame.given == frame.proposed).groupby(groups.codes[frame.row])
     return right.agg(["sum", "size", "mean"]).query("index >= 0")  # -1 marks unknown groups
-
-
-def _add_margins(
-    result: TaskResult, data: Embeddings, classes: Labels, head: Head | None, seed: int
-) -> None:
-    """Add the median and quartiles of each class's margins, and its k-variance."""
-    rows, codes, names = _known(data.features, classes)
-    if head is None:
-        fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[codes])
-        head = (fitted.coef_, fitted.intercept_)
-    else:
-        # The head has a class for every value in the column, even if the value does not occur.
-        codes = classes.codes[classes.known]
-        names = classes.names
-    of_metric, variance = margins(head, rows, codes, seed=seed)
-    for code, name in enumerate(names):
-        members = codes == code
-        n = {"images": int(members.sum())}
-        if members.any():
-            for metric, margin in of_metric.items():
-                low, middle, high = np.percentile(margin[members], (25, 50, 75)).tolist()
-                result.add(metric, NONE, middle, (low, high), n=n, subset=name)
-        result.add("k_variance", NONE, float(variance[code]), n=n, subset=name)

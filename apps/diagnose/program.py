@@ -7,8 +7,7 @@ PROGRAM = Program(
         "diagnose": Entry(
             "commands",
             "diagnose_command",
-            "Probe embeddings for attribute leakage, worst-performing groups, label errors and"
-            " margins.",
+            "Probe embeddings for attribute leakage, worst-performing groups and label errors.",
             extras="eval",
         ),
     },

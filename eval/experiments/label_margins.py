@@ -13,13 +13,87 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from apps.diagnose.diagnosis import margins
+from apps.diagnose.diagnosis import BLOCK, leads
 from eval.experiments.mnist import read
 from eval.experiments.run import Cell
+from vldebias.errors import InvalidInputError
+from vldebias.metrics import k_variance
+from vldebias.typing import AnyArray
+from vldebias.utils.arrays import Codes, Floats
 
 LEARNED = 300  # number of training images
 GAP = "generalisation error"
 EASY, HARD = "scikit-learn's digits", "MNIST"
+
+
+def margins(
+    head: nn.Linear | tuple[AnyArray, AnyArray], features: AnyArray, codes: Codes, *, seed: int = 0
+) -> tuple[dict[str, Floats], Floats]:
+    """Return the margins (n,) of a linear classifier, and the k-variance (k,) of its classes.
+
+    - "margin": score of the row's class minus the best other score (eq. 8.1 of the thesis).
+    - "sn_margin": margin / spectral norm of the weight (Table A.11; Bartlett et al., 2017).
+    - "gn_margin": margin / (norm of the margin's gradient + 1e-6), section 8.3.2.
+    - "tv_gn_margin": gn_margin / square root of the total variance E ||x - E x||^2 of the features,
+      which Table A.11 writes Var(||x||^2) (Jiang et al., 2019).
+    - "kv_margin": margin / E_c[Lip_c Var_c], where Lip_c is the largest gradient norm in a class.
+    - "kv_gn_margin": gn_margin / E_c[Var_c], section 8.4.
+
+    A margin is left out if its divisor is zero: both kv margins if all rows of each class are
+    identical, "tv_gn_margin" if all rows are identical, and "sn_margin" if all weights are zero.
+
+    Args:
+        head: (weight (k, d), bias (k,)) or nn.Linear.
+        features: inputs (n, d) of the head.
+        codes: classes (n,).
+        seed: random seed for the k-variance.
+
+    Returns:
+        A dict from the metric names above to margins (n,), and the k-variance of each class (k,).
+
+    Raises:
+        InvalidInputError: If the shapes do not match, or a class has only one row.
+    """
+    rows = torch.as_tensor(features).detach().cpu()
+    if isinstance(head, nn.Linear):
+        zeros = torch.zeros(head.out_features)
+        head = (head.weight, zeros if head.bias is None else head.bias)
+    weight = torch.as_tensor(head[0]).detach().cpu().double()
+    bias = torch.as_tensor(head[1]).detach().cpu()
+    sizes = np.bincount(codes, minlength=len(weight))
+    has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
+    if not has_shapes or sizes[sizes > 0].min() < 2:
+        raise InvalidInputError(
+            f"head: expected a weight (k, {rows.shape[1]}), a bias (k,) and two or more rows per"
+            f" class; got {tuple(weight.shape)}, {tuple(bias.shape)} and classes with"
+            f" {sizes.tolist()} rows"
+        )
+    scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
+    margin, rival = leads(scores.numpy(), codes)
+    # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant (n,) is the
+    # distance between two rows of the weight matrix.
+    slope = torch.cdist(weight, weight).numpy()[codes, rival]
+    variance = np.zeros(len(sizes))
+    steepest = np.zeros(len(sizes))
+    for code in np.flatnonzero(sizes):
+        members = rows[torch.from_numpy(codes == code)].float()
+        variance[code] = k_variance(members, seed=seed).value
+        steepest[code] = slope[codes == code].max()
+
+    gn_margin = margin / (slope + 1e-6)
+    margin_of_metric = {"margin": margin, "gn_margin": gn_margin}
+    norm = float(torch.linalg.matrix_norm(weight, 2))
+    if norm > 0:
+        margin_of_metric["sn_margin"] = margin / norm
+    total = float(rows.float().var(0, correction=0).sum())
+    if total > 0:
+        margin_of_metric["tv_gn_margin"] = gn_margin / np.sqrt(total)
+    shares = sizes / len(codes)
+    # Leave out the kv margins if all rows of each class are identical, since they divide by zero.
+    if (steepest * variance).any():
+        margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
+        margin_of_metric["kv_gn_margin"] = gn_margin / float(shares @ variance)
+    return margin_of_metric, variance
 
 
 def task(data: str) -> tuple[torch.Tensor, np.ndarray]:

@@ -15,11 +15,10 @@ from torch import nn
 from torch.nn.functional import normalize
 
 import vldebias
-from apps.diagnose.diagnosis import margins, readable, wrong_labels
+from apps.diagnose.diagnosis import readable, wrong_labels
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import TextTable
-from vldebias.metrics import k_variance
 from vldebias.prompts import load_prompts
 from vldebias.report.page import render
 from vldebias.study import Result
@@ -126,36 +125,6 @@ def clusters() -> tuple[torch.Tensor, np.ndarray]:
     return rows + 2 * nn.functional.one_hot(codes, 5), codes.numpy()
 
 
-class TestMargins:
-    def test_gradients_agree_with_autograd(self, clusters: Any) -> None:
-        rows, codes = clusters
-        torch.manual_seed(0)
-        head = nn.Linear(5, 3).double()
-        values, variance = margins(head, rows, codes)
-        leaf = rows.clone().requires_grad_()
-        scores = head(leaf)
-        label_scores = scores[range(60), codes]
-        rest = scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
-        margin = label_scores - rest.max(1).values
-        (slope,) = torch.autograd.grad(margin.sum(), leaf)
-        np.testing.assert_allclose(values["margin"], margin.detach(), atol=1e-9)
-        np.testing.assert_allclose(
-            values["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
-        )
-        spreads = np.array([k_variance(rows[codes == code].float()).value for code in range(3)])
-        steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
-        np.testing.assert_allclose(variance, spreads)
-        # Each class has 20 rows.
-        np.testing.assert_allclose(
-            values["kv_margin"], margin.detach() / np.mean(spreads * steepest)
-        )
-        np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
-        largest = np.linalg.svd(head.weight.detach().numpy())[1][0]
-        np.testing.assert_allclose(values["sn_margin"], margin.detach() / largest)
-        total = float((rows - rows.mean(0)).square().sum(1).mean().sqrt())
-        np.testing.assert_allclose(values["tv_gn_margin"], values["gn_margin"] / total, rtol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
     """Return images of two classes, with a gender along one direction, and texts in the same
@@ -200,35 +169,6 @@ class TestDiagnose:
         assert cali.change[0] == pytest.approx(cali.value - none.value)
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
-    def test_point_classes_have_margins_but_no_normalised_margins(self) -> None:
-        diagnosis = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
-        metrics = {row.metric for row in diagnosis.rows if np.isfinite(row.value)}
-        assert (
-            {"margin", "sn_margin", "gn_margin", "tv_gn_margin", "k_variance"}
-            <= metrics
-            == {row.metric for row in diagnosis.rows}
-        )
-        assert (diagnosis.provenance[0].seeds, 0 <= diagnosis.seconds < 600) == ([0], True)
-
-    def test_margins_of_a_given_head_are_reported_as_medians_with_quartiles(
-        self, world: Any
-    ) -> None:
-        data = world[0]
-        head = nn.Linear(16, 2)
-        diagnosis = vldebias.diagnose(data, "smile", head=head)
-        codes = data.column("smile").codes
-        margins_of_metric, variance = margins(head, data.unit[:], codes)
-        for code, name in enumerate(data.column("smile").names):
-            for metric, values in margins_of_metric.items():
-                row = diagnosis.row("diagnose", metric, "none", subset=name)
-                quartiles = np.percentile(values[codes == code], (25, 50, 75))
-                assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(
-                    tuple(quartiles)
-                )
-            assert diagnosis.row(
-                "diagnose", "k_variance", "none", subset=name
-            ).value == pytest.approx(variance[code])
-
     def test_only_a_method_whose_linear_probe_is_at_chance_counts_as_removing(
         self, world: Any
     ) -> None:
@@ -271,9 +211,6 @@ class TestDiagnose:
                 readable(clusters[0], labels)
         with pytest.raises(InvalidInputError, match="finite"):
             readable(clusters[0] * torch.inf, clusters[1])
-        for columns, codes in ((4, clusters[1]), (5, np.r_[np.zeros(59, int), 1])):
-            with pytest.raises(InvalidInputError, match="head"):
-                margins((np.ones((3, columns)), np.ones(3)), clusters[0], codes)
         for options in (
             {},
             {"labels": "colour"},

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from slow_losses import unit_rows
 from torch import Tensor, nn
 
-from apps.diagnose.diagnosis import margins
+from eval.experiments.label_margins import margins
 from vldebias import losses
 from vldebias.metrics import k_variance
 
@@ -699,6 +699,35 @@ def w1(a: Tensor, b: Tensor) -> float:
     pair."""
     costs = torch.cdist(a, b).numpy()
     return float(costs[linear_sum_assignment(costs)].mean())
+
+
+def test_gradients_of_margins_agree_with_autograd() -> None:
+    codes = np.arange(60) % 3
+    rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows += 2 * nn.functional.one_hot(torch.from_numpy(codes), 5)
+    torch.manual_seed(0)
+    head = nn.Linear(5, 3).double()
+    values, variance = margins(head, rows, codes)
+    leaf = rows.clone().requires_grad_()
+    scores = head(leaf)
+    label_scores = scores[range(60), codes]
+    rest = scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
+    margin = label_scores - rest.max(1).values
+    (slope,) = torch.autograd.grad(margin.sum(), leaf)
+    np.testing.assert_allclose(values["margin"], margin.detach(), atol=1e-9)
+    np.testing.assert_allclose(
+        values["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
+    )
+    spreads = np.array([k_variance(rows[codes == code].float()).value for code in range(3)])
+    steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
+    np.testing.assert_allclose(variance, spreads)
+    # Each class has 20 rows.
+    np.testing.assert_allclose(values["kv_margin"], margin.detach() / np.mean(spreads * steepest))
+    np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
+    largest = np.linalg.svd(head.weight.detach().numpy())[1][0]
+    np.testing.assert_allclose(values["sn_margin"], margin.detach() / largest)
+    total = float((rows - rows.mean(0)).square().sum(1).mean().sqrt())
+    np.testing.assert_allclose(values["tv_gn_margin"], values["gn_margin"] / total, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))

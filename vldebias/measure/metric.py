@@ -406,19 +406,6 @@ BUILT_IN = (
         "interval_coverage", "held-out shares inside their intervals", bounds=SHARE, reads="texts"
     ),
     Metric("suspect_labels", "labels that another class fits better", better="lower", bounds=SHARE),
-    Metric("margin", "margin, median [quartiles]", better="higher"),
-    Metric("sn_margin", "spectrally normalised margin, median [quartiles]", better="higher"),
-    Metric("gn_margin", "gradient-normalised margin, median [quartiles]", better="higher"),
-    Metric(
-        "tv_gn_margin",
-        "total-variance gradient-normalised margin, median [quartiles]",
-        better="higher",
-    ),
-    Metric("kv_margin", "k-variance normalised margin, median [quartiles]", better="higher"),
-    Metric(
-        "kv_gn_margin", "k-variance gradient-normalised margin, median [quartiles]", better="higher"
-    ),
-    Metric("k_variance", "k-variance", bounds=POSITIVE),
 )
 for _metric in BUILT_IN:
     _words = _EVERYDAY[_metric.name] if _metric.kind in ("bias", "utility") else ""

@@ -52,12 +52,6 @@ if TYPE_CHECKING:
 # Model names that mean "unknown", for example in results computed from embeddings or tables.
 UNNAMED = ("", "none", "not said", "unnamed model")
 MOST = 8  # maximum number of rows in the first table of a result without conclusions
-# Measures that are not shown in the first table of a diagnosis. Margins have quartiles instead of
-# confidence intervals.
-FURTHER = (
-    *("margin", "sn_margin", "gn_margin", "tv_gn_margin", "kv_margin", "kv_gn_margin"),
-    "k_variance",
-)
 # A class probe with high accuracy is not a problem, since classes are supposed to be decodable.
 CLASS_PROBE = "class_probe"
 # Explanations of measures for readers who do not know them.
@@ -411,7 +405,7 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
     The first row of each measure has priority (except for the class probe), followed by the
     remaining bias rows and then all other rows.
     """
-    is_left_out = frame.metric.isin([*FURTHER, "predicted_share"]) | frame.method.isin(CHANCES)
+    is_left_out = (frame.metric == "predicted_share") | frame.method.isin(CHANCES)
     # The advice is about the worst groups, so list the lowest utilities first.
     measured = frame[~is_left_out]
     is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)

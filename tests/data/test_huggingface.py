@@ -292,7 +292,7 @@ def test_the_image_column_is_found_by_name_or_by_type(
     ("no/where", {}, "no/where: cannot be opened: .*Expected a dataset id"),
     ("{}/a.tar", {}, "a.tar: cannot be opened: .*Expected a webdataset tar"),
     ("{}/a.*", {}, r"got \['.tar', '.txt'\]; .* as 'manifest'"),
-    ("{}/two.parquet", {"split": "test"}, "expected split train or all, got 'test'"),
+    ("{}/two.parquet", {"split": "test"}, "no column 'split'"),
     ("{}/two.parquet", {}, r"any of \['jpg', 'png'\]; .*--image-column"),
     (
         "{}/none.parquet",

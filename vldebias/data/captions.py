@@ -15,10 +15,11 @@ from vldebias.data.folders import (
     is_picture,
     unread_pictures,
 )
-from vldebias.data.huggingface import ALIASES, ImageStream, open_huggingface
+from vldebias.data.huggingface import ImageStream, open_huggingface
 from vldebias.data.labels import ColumnNames
 from vldebias.data.layouts import Layout, find_layout, without_number
-from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
+from vldebias.data.manifest import images_of_table, labels_of
+from vldebias.data.splits import ALIASES, SPLIT, no_split_column, rows_of_split, spellings
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, warn, warn_of_input
 from vldebias.utils.files import read_json
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 else:
     pa = Lazily("pyarrow")
 
-SPLIT = "split"  # name of the split column in a caption table
 # Descriptions of layouts that have no columns.
 _WITHOUT_COLUMNS = {"coco": "COCO's captions", "pairs": "images with text files next to them"}
 _MAX_COCO = 2_000_000_000  # bytes; captions_train2017.json has 92 million
@@ -117,12 +117,10 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
     table = read_table(path, separator=separator, encoding=encoding)
     if layout.header:
         table = with_header(table, layout.header)
-    if split not in (None, "all") and (split != "train" or SPLIT in table.column_names):
-        if find_column(table.column_names, SPLIT) is None:
-            raise InvalidInputError(
-                f"{path}: got split {split!r}, but there is no column {SPLIT!r}; the columns are"
-                f" {table.column_names}; add it, use all rows (--split all), or omit --val-split"
-            )
+    has_splits = find_column(table.column_names, SPLIT) is not None
+    if split not in (None, "all") and (split != "train" or has_splits):
+        if not has_splits:
+            raise no_split_column(path, str(split), table.column_names)
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)
     files = [without_number(file) for file in as_texts(column_of(table, image, path), "")]
@@ -235,7 +233,7 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     top_folders = {PurePosixPath(image).parts[0] for image in text_of_image}
     splits = top_folders & set(chain.from_iterable(ALIASES.values()))
     if splits and wanted != "all":
-        names = ALIASES.get(wanted, (wanted,))
+        names = spellings(wanted)
         if splits.isdisjoint(names):
             raise InvalidInputError(
                 f"{path}: expected split {' or '.join(sorted(splits))} or all, got {wanted!r}"

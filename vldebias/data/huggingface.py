@@ -36,6 +36,14 @@ from vldebias.data.layouts import (
     same_column,
 )
 from vldebias.data.rows import files_of, is_pattern
+from vldebias.data.splits import (
+    ALIASES,
+    SPLIT,
+    files_name_split,
+    no_split_column,
+    rows_of_split,
+    spellings,
+)
 from vldebias.data.tars import open_tars, stream_of_tars
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.projection.hub import offline_reason, reason
@@ -65,7 +73,6 @@ class Source(TypedDict, total=False):
     data_files: dict[str, list[str]]
 
 
-ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 _TARS = "__key__"  # column that `datasets` adds to rows from tars
 _FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
 
@@ -110,7 +117,7 @@ def open_huggingface(
             possible.
         MissingPackageError: If `datasets` is not installed.
     """
-    place = f"huggingface: {root}"
+    place = str(root)
     about = {"root": str(root), "config": config, "revision": revision}
     source = source_of(str(root), config, revision, files)
     if "data_files" not in source:
@@ -118,12 +125,16 @@ def open_huggingface(
     tars_of_split = _tars_of_splits(root)
     datasets = need("datasets")
     if tars_of_split and not streaming:
+        # A file or pattern has no splits of its own.
+        own_split = split if "data_files" in source and split != "all" else None
         split = _only_or_test(tars_of_split, split)
+        tars = tars_of_split["train"] if own_split else None
         return open_tars(
             place,
-            _of_split(tars_of_split, split, place, lambda parts: list(chain(*parts))),
+            tars or _of_split(tars_of_split, split, place, lambda parts: list(chain(*parts))),
             name=_name_of(root),
             split=split,
+            own_split=own_split,
             image=image,
             caption=caption,
             labels=labels,
@@ -133,8 +144,9 @@ def open_huggingface(
         splits = {name: stream_of_tars(tars) for name, tars in tars_of_split.items()}
     else:
         splits = _load(root, source, streaming)
+    rows = None if split in (None, "all") else _rows_of_split(splits, str(split), source, place)
     split = _only_or_test(splits, split)
-    dataset = _of_split(splits, split, place, datasets.concatenate_datasets)
+    dataset = rows or _of_split(splits, split, place, datasets.concatenate_datasets)
 
     named = filter(None, [image, caption, *mapped_columns(labels or ()).values()])
     if not streaming:
@@ -162,7 +174,7 @@ def open_huggingface(
         name=_name_of(root),
         split=split,
         about=about,
-        fingerprint=partial(_fingerprint, split, source),
+        fingerprint=partial(_fingerprint, split, source, is_column=rows is not None),
     )
     return stream if streaming else stream.images()
 
@@ -276,12 +288,43 @@ def _of_split(splits: Mapping[str, T], split: str, place: str, join: Callable[[l
         ordered = [name for name in chain.from_iterable(ALIASES.values()) if name in splits]
         parts = [splits[name] for name in dict.fromkeys((*ordered, *splits))]
         return join(parts) if len(parts) > 1 else parts[0]
-    for name in ALIASES.get(split, (split,)):
+    for name in (split, *spellings(split)):
         if name in splits:
             return splits[name]
     raise InvalidInputError(
         f"{place}: expected split {' or '.join((*splits, 'all'))}, got {split!r}"
     )
+
+
+def _rows_of_split(
+    splits: Mapping[str, Dataset | IterableDataset], split: str, source: Source, place: str
+) -> Dataset | IterableDataset | None:
+    """Return the rows that a column "split" assigns to a split, or None if the files name it.
+
+    Raises:
+        InvalidInputError: If files that were passed by name or pattern have no such split.
+    """
+    files = source.get("data_files", {}).get("train", [])
+    if len(splits) > 1 or (not files and not set(spellings(split)).isdisjoint(splits)):
+        return None
+    (rows,) = splits.values()
+    names = list(rows.features or next(iter(rows), {}))
+    column = next(
+        (name for name in (find_column(names, SPLIT), f"json.{SPLIT}") if name in names), ""
+    )
+    if not column:
+        if not files or split == "train":
+            return None
+        if files_name_split(files, split):
+            return rows
+        raise no_split_column(place, split, names)
+    if not isinstance(rows, need("datasets").Dataset):
+        return rows.filter(lambda name: name in (split, *spellings(split)), input_columns=[column])
+    names_of_rows = rows.with_format("arrow")[:][column].combine_chunks()
+    classes = _classes_in(rows.features).get(column)
+    codes = {str(code): name for code, name in enumerate(classes)} if classes else None
+    labels = Labels.from_column(names_of_rows, codes, f"{place}: column {column!r}")
+    return rows.select(rows_of_split(place, split, labels))
 
 
 def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
@@ -386,7 +429,7 @@ def source_of(
     formats = {Path(file).suffix for file in files}
     if len(formats) > 1 or formats - set(_FORMATS):
         raise InvalidInputError(
-            f"huggingface: {root}: expected files ending in {' or '.join(_FORMATS)}, got"
+            f"{root}: expected files ending in {' or '.join(_FORMATS)}, got"
             f" {sorted(formats)}; open tables of paths as 'manifest'"
         )
     return {"path": _FORMATS[formats.pop()], "data_files": {"train": list(files)}}
@@ -397,16 +440,26 @@ def files_of_patterns(root: str | Path) -> list[str]:
     return list(chain.from_iterable(map(str, files_of(pattern)) for pattern in expanded(root)))
 
 
-def _fingerprint(split: str, source: Source) -> str:
-    """Return a fingerprint of local files, or of the hub revision if there are none."""
+def _fingerprint(split: str, source: Source, *, is_column: bool = False) -> str:
+    """Return a fingerprint of local files, or of the hub revision if there are none.
+
+    Args:
+        split: name of the split.
+        source: the arguments for `load_dataset`.
+        is_column: whether a column names the split of each row, rather than the files.
+    """
     with hidden_bars(source):
         builder = need("datasets").load_dataset_builder(**source)
     # Hash only this split's files, so that changes to other splits do not affect the fingerprint.
-    names = ALIASES.get(split, (split,))
+    names = (split, *spellings(split))
     files: list[str] = []
     for part, paths in (builder.config.data_files or {}).items():
-        if split == "all" or str(part) in names:
+        if is_column or split == "all" or str(part) in names:
             files += map(str, paths)
+    if is_column:
+        return fingerprint_of(
+            [split, fingerprint_files([Path(file).name for file in files], files)]
+        )
     if files and all(Path(path).is_file() for path in files):
         return fingerprint_files([Path(path).name for path in files], files)
     return fingerprint_of([split, *map(str, source.values()), str(builder.hash), *files])
@@ -467,6 +520,11 @@ class ImageStream:
         # Rows are identified by number, so that ids stay the same when a run resumes.
         for index, row in enumerate(dataset.skip(start), start):
             cell = row[self.image]
+            # Filtered streams yield the paths or bytes themselves.
+            if isinstance(cell, str):
+                cell = Cell(bytes=None, path=cell)
+            elif isinstance(cell, bytes):
+                cell = Cell(bytes=cell, path=None)
             if self.base is not None and cell and cell["path"]:
                 # Check before opening the file: an untrusted table must not access other files.
                 refuse_outside(self.name, self.base, [cell["path"]])

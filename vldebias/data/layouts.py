@@ -639,4 +639,4 @@ def cannot_open(root: str | Path, trouble: str) -> InvalidInputError:
         root: data set, as passed by the user.
         trouble: why it cannot be opened.
     """
-    return InvalidInputError(f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}")
+    return InvalidInputError(f"{root}: cannot be opened: {trouble}. Expected {LAYOUT}")

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vldebias.data.caption_cells import captions_of, one_row_per_image, texts_of_list
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
@@ -17,36 +14,13 @@ from vldebias.data.folders import folder_of_paths
 from vldebias.data.label_values import matched, without_missing
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
+from vldebias.data.splits import rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
-    """Return the indices of a split's rows.
-
-    Args:
-        data: data name for messages.
-        split: a split name, or "all".
-        splits: the split of each row.
-
-    Raises:
-        InvalidInputError: If the split does not exist, or has no rows.
-    """
-    if split not in (*splits.names, "all"):
-        raise InvalidInputError(
-            f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}"
-        )
-    if split == "all":
-        return np.arange(len(splits))
-    rows = np.flatnonzero(splits.codes == splits.names.index(split))
-    if not len(rows):
-        counts = ", ".join(f"{name} {count}" for name, count in splits.counts.items() if count)
-        raise InvalidInputError(f"{data}: split {split!r} is empty; the splits are {counts}")
-    return rows
 
 
 def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:

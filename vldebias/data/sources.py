@@ -10,7 +10,7 @@ from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, NoImagesError, file_images
 from vldebias.data.folders import existing_names
 from vldebias.data.labels import Labels
-from vldebias.data.manifest import coded_labels, known_labels, rows_of_split
+from vldebias.data.manifest import coded_labels, known_labels
 from vldebias.data.releases import (
     WATERBIRDS_FOLDERS,
     fairface_parts,
@@ -19,6 +19,7 @@ from vldebias.data.releases import (
     find_in_release,
     find_waterbirds,
 )
+from vldebias.data.splits import rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, did_you_mean
 

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 from vldebias.data.caption_cells import captions_of
 from vldebias.data.cleaning import clean_captions
-from vldebias.data.dataset import Facts, ImageData, fingerprint_files
+from vldebias.data.dataset import Facts, ImageData, fingerprint_files, fingerprint_of
 from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS, find_captions
+from vldebias.data.splits import SPLIT, files_name_split, no_split_column, rows_of_split
 from vldebias.errors import InvalidInputError, need, warn_of_input
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import flat
@@ -71,12 +72,13 @@ class Sample:
         return decode(content)
 
 
-def open_tars(
+def open_tars(  # noqa: PLR0913  (each locates the data or names a field)
     source: str,
     files: Sequence[str | Path],
     *,
     name: str,
     split: str,
+    own_split: str | None = None,
     image: str | None = None,
     caption: str | None = None,
     labels: ColumnNames | None = None,
@@ -89,6 +91,7 @@ def open_tars(
         files: the tars, in order.
         name: data set name.
         split: split name.
+        own_split: value of a field `split`, also in JSON, of the samples to keep. Default: all.
         image: image field. Default: found by its extension.
         caption: caption field. With "auto", it is found by name, and an error is raised if there is
             none. Default: found by name, if there is one.
@@ -101,6 +104,7 @@ def open_tars(
     """
     samples = [sample for file in files for sample in samples_of(Path(file))]
     fields = list(dict.fromkeys(name for sample in samples for name in _fields_of(sample)))
+    samples, is_part = _of_split(source, samples, fields, own_split)
     image = _image_field(source, samples, fields, image)
     caption = _caption_field(source, samples, fields, caption)
     _report_incomplete(source, samples, image, caption)
@@ -121,6 +125,11 @@ def open_tars(
         )
 
     paths = [Path(file) for file in files]
+
+    def fingerprint() -> str:
+        of_files = fingerprint_files([path.name for path in paths], paths)
+        return fingerprint_of([split, of_files]) if is_part else of_files
+
     return ImageData(
         name=name,
         split=split,
@@ -128,7 +137,7 @@ def open_tars(
         ids=tuple(f"{number:08d}" for number in range(len(samples))),
         read=lambda index: samples[index].read(image),
         labels=columns,
-        fingerprint=lambda: fingerprint_files([path.name for path in paths], paths),
+        fingerprint=fingerprint,
         captions=tuple(captions),
         more_captions=tuple(more_captions),
         about={"root": source, **(about or {})},
@@ -240,6 +249,26 @@ def _parsed(content: bytes, ending: str, source: str) -> object:
         return content.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         return content
+
+
+def _of_split(
+    source: str, samples: list[Sample], fields: Sequence[str], split: str | None
+) -> tuple[list[Sample], bool]:
+    """Return the samples of a split, and whether a field names it.
+
+    Raises:
+        InvalidInputError: If no sample is in the split, or no field names splits.
+    """
+    names = (SPLIT, *(f"{name}.{SPLIT}" for name in _JSON))
+    field_of_split = next((name for name in names if split and _has(samples, name)), "")
+    if split is None or (not field_of_split and split == "train"):
+        return samples, False
+    if not field_of_split:
+        if files_name_split([sample.tar for sample in samples], split):
+            return samples, False
+        raise no_split_column(source, split, fields)
+    splits = Labels.from_values(_value(sample, field_of_split) for sample in samples)
+    return [samples[row] for row in rows_of_split(source, split, splits)], True
 
 
 def _fields_of(sample: Sample) -> list[str]:

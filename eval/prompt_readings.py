@@ -1,13 +1,24 @@
-"""Count how many changes to prompts are right, by kind of list, from the labels of readers.
+"""Count how many prompts are changed, and how many changes are right, from the labels of readers.
 
-    python -m eval.prompt_readings users=users.jsonl captions=captions.jsonl \\
-      --json eval/results/prompt_readings.json
+    python -m eval.prompt_readings users=users.jsonl "users, with a chat model=chat.jsonl" \\
+      --json eval/results/prompt_readings.json --note "..."
 
-Each file holds one kind of list, with a line {"prompt": ..., "changed": ..., "right": ...,
-"right_before": ...} per prompt: whether the rules change it, whether that change is right (null for
-an unchanged prompt), and whether the rules of an earlier version changed it rightly (optional). The
-prompts must be new to whoever wrote the rules. They are not committed, only the counts are. The
-first kinds of an existing result stay if their files are not given.
+Each file holds one kind of list, with one line per prompt:
+
+    {"prompt": "a Quorvian weaver", "should": true, "changed": true, "right": true, "asked": true}
+
+- "changed": whether the package changes the prompt.
+- "right": whether that change is right, as judged by somebody who read it. null for an unchanged
+  prompt, and for a change that nobody read.
+- "should": whether the prompt should be changed, because it shows somebody whose gender is open. It
+  is labelled before any result is looked at. Leave it out for prompts without a label.
+- "asked": whether a chat model was asked about the prompt (optional). The same prompts without the
+  model are a kind of their own, so that both can be compared.
+- "right_before": whether the rules of an earlier version changed it rightly (optional).
+
+The prompts must be new to whoever wrote the rules, and drawn at random. They are not committed,
+only the counts are. The kinds of an existing result stay if their files are not given. `--note`
+says which lists these are, who read them, and which chat model stands for others.
 """
 
 from __future__ import annotations
@@ -24,11 +35,18 @@ def count(path: Path, kind: str) -> dict[str, Any]:
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     changed = [row for row in rows if row["changed"]]
     before = [row for row in rows if row.get("right_before")]
+    labelled = [row for row in rows if row.get("should") is not None]
+    should = [row for row in labelled if row["should"]]
     return {
         "kind": kind,
         "prompts": len(rows),
+        "labelled": len(labelled),
+        "should_be_changed": len(should),
+        "of_these_changed": sum(row["changed"] for row in should),
         "changed": len(changed),
+        "read": sum(row["right"] is not None for row in changed),
         "wrong": sum(row["right"] is False for row in changed),
+        "asked": sum(bool(row.get("asked")) for row in rows),
         "right_before": len(before),
         "kept": sum(bool(row["changed"] and row["right"]) for row in before),
     }

@@ -28,12 +28,23 @@ def read_readings() -> tuple[str, dict[str, dict[str, int]]]:
 def prompt_readings() -> str:
     """Write how many prompts are changed, and how many changes are wrong, by kind of list."""
     note, counts = read_readings()
-    lines = [["lists of (prompts)", "changed", "wrong, of the changes [95%]", "kept [95%]"]]
+    head = ["lists of (prompts)", "should be changed", "of these, changed [95%]", "changed"]
+    lines = [[*head, "wrong, of the changes [95%]", "kept [95%]"]]
     for kind, row in counts.items():
-        changed = row["changed"]
-        wrong = _share(row["wrong"], changed) if changed else "none"
-        kept = _share(row["kept"], row["right_before"]) if row["right_before"] else "not counted"
-        lines.append([f"{kind} ({row['prompts']:,})", f"{changed:,}", wrong, kept])
+        should, labelled = row["should_be_changed"], row["labelled"]
+        lines.append(
+            [
+                f"{kind} ({row['prompts']:,})",
+                f"{should:,} of {labelled:,}" if labelled else "not counted",
+                _share(row["of_these_changed"], should),
+                f"{row['changed']:,}",
+                _share(row["wrong"], row["read"]),
+                _share(row["kept"], row["right_before"]),
+            ]
+        )
+    for kind, row in counts.items():
+        if row["asked"]:
+            note += f" {kind}: the model was asked about {row['asked']:,} of {row['prompts']:,}."
     note += (
         " Kept: of the right changes that the former, longer rules made. From"
         " `eval/results/prompt_readings.json`."
@@ -46,12 +57,17 @@ def wrong_changes() -> str:
     _, counts = read_readings()
     lines = [["of 100", "changed", "wrongly"]]
     for kind, row in counts.items():
-        changed, wrong = (100 * row[count] / row["prompts"] for count in ("changed", "wrong"))
-        lines.append([NOUNS[kind], f"{changed:.1f}", f"{wrong:.1f}"])
+        changed = 100 * row["changed"] / row["prompts"]
+        wrong = changed * row["wrong"] / row["read"] if row["read"] else 0.0
+        base, comma, reader = kind.partition(", ")
+        noun = f"{NOUNS.get(base, base)}{comma}{reader}"
+        lines.append([noun, f"{changed:.1f}", f"{wrong:.1f}"])
     return table(*lines, note="From `eval/results/prompt_readings.json`.")
 
 
 def _share(count: int, n: int) -> str:
+    if not n:
+        return "not counted"
     low, high = wilson_interval(count, n)
     return f"{count / n:.3f} [{low:.3f}, {high:.3f}]"
 

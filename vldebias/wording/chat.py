@@ -31,10 +31,11 @@ class NoAnswerError(VldebiasError):
 
 
 class ChatClient(Protocol):
-    """A client with `chat.completions.create`, as in the `openai` package."""
+    """A client of the `openai` package, or one with the same interface."""
 
     @property
-    def chat(self) -> Any: ...
+    def chat(self) -> Any:
+        """Return an object with `completions.create`."""
 
 
 class ChatFinder:

@@ -128,6 +128,15 @@ def test_marks_that_are_not_at_a_noun_are_refused(answer):
     balance_prompts([WEAVER], "gender", find=lambda prompt: answer)
 
 
+def test_one_of_two_people_gets_no_value_alone():
+    one = "a Zorb runner passes another in a hall"
+    assert set(marked(one, "runner").prompts) == {one}
+    two = "one person sings, another person dances"
+    assert (
+        len(set(balance_prompts([two] * 4, "gender", find=lambda _: [4, 26], seed=0).prompts)) == 4
+    )
+
+
 def test_a_mark_on_an_absent_person_changes_nothing():
     prompt = "a Zorb pilot without a weaver"
     assert set(marked(prompt, "pilot").prompts) != {prompt}

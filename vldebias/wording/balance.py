@@ -313,8 +313,8 @@ class Balancer:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         images = [_Image(_readable(text), text) for text in checked_texts(prompts)]
         attributes = [reader.attribute for reader in self._readers]
-        for image in images:
-            _warn_of_unfilled(image.prompt, attributes)
+        for prompt in dict.fromkeys(image.prompt for image in images):
+            _warn_of_unfilled(prompt, attributes)
         if self.find is not None or self.decide is not None:
             # Ask about all prompts in one call.
             for reader in self._readers:
@@ -657,14 +657,19 @@ def _without_slots(text: str, slots: re.Pattern[str]) -> str:
     return text
 
 
+@cache
+def _names_of_placeholders() -> tuple[str, ...]:
+    """Return the names of the placeholders for all attributes, and similar names of variables."""
+    variables = (words for name, words in lists().items() if name.endswith("-variable"))
+    return ("attribute", *SLOTS.values(), *chain(*variables))
+
+
 def _warn_of_unfilled(prompt: str, attributes: Sequence[Attribute]) -> None:
     """Warn about placeholders that nobody fills: of another attribute, or with a typing error."""
-    variables = (words for name, words in lists().items() if name.endswith("-variable"))
-    known = {"attribute", *SLOTS.values(), *chain(*variables)}
     for match in _PLACEHOLDER.finditer(prompt):
         name = match[1].strip("{[$ ]}").lower()
         is_filled = any(attribute.slots.fullmatch(match[1]) for attribute in attributes)
-        if not is_filled and get_close_matches(name, known, 1, cutoff=0.8):
+        if not is_filled and get_close_matches(name, _names_of_placeholders(), 1, 0.8):
             ours = ", ".join(attribute.title.replace(" ", "_") for attribute in attributes)
             warn_of_input(
                 f"{match[1]} in {prompt[:80]!r} is not filled; expected {{name}} with a name that"

@@ -712,7 +712,7 @@ def find_marked(prompt: str, marks: tuple[int, ...]) -> list[tuple[PersonPhrase,
     heads = {_head_of_mark(text, mark) for mark in marks}
     for i in sorted(head for head in heads if head is not None):
         noun = Noun(text, i, found)
-        if text.silent[i] or _is_mentioned(noun):
+        if text.silent[i] or listed(noun.word, "no-single-value") or _is_mentioned(noun):
             continue
         phrase = _phrase(noun, is_marked=True)
         if phrase is not None:
@@ -721,7 +721,8 @@ def find_marked(prompt: str, marks: tuple[int, ...]) -> list[tuple[PersonPhrase,
             reason = NOT_PLAIN if is_body and not (noun.plural or person(noun.word)) else ""
             is_named = _has_name(noun) or noun.after in ("named", "called")
             marked.append((phrase, NAMED if is_named else reason))
-    return marked
+    # A value for one of two people is worse than none: "a runner passes another".
+    return [] if len(marked) == 1 and has_one_of_several(text) else marked
 
 
 def _head_of_mark(text: Text, mark: int) -> int | None:
@@ -732,15 +733,16 @@ def _head_of_mark(text: Text, mark: int) -> int | None:
     for i in range(first, len(text.low)):
         if listed(text.low[i], *STOPS) or (i > first and text.opens[i]):
             break
-        is_person = person(text.bare[i]) or is_gendered_noun(text.bare[i])
-        is_person |= listed(text.bare[i], "collective")
+        word = text.bare[i]
+        is_person = person(word) or is_gendered_noun(word) or listed(word, "collective")
         # The first of several nouns is no head: "child actor".
         is_modifier = person(text.after(i)) and is_head(text, i + 1) and may_be_person(text, i)
         if is_person and not is_modifier:
             return i
     word = text.bare[first]
     is_noun = not set(kinds(word)).isdisjoint("npx") or set(kinds(word)).isdisjoint("avr")
-    return first if is_noun and not listed(text.low[first], *STOPS) else None
+    is_noun &= len(word) > 1 and not listed(text.low[first], *STOPS)
+    return first if is_noun else None
 
 
 # ---- all people

@@ -1,13 +1,15 @@
 """Compare SogCLR and NUCLR with Algorithm 1; test limits, state and learned popularity."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from slow_losses import GlobalContrast, ItemTemperatures, unit_rows
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from vldebias.errors import VldebiasWarning
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.losses import NUCLR, ISogCLR, SogCLR, estimate_popularity, info_nce
 
 N = 12
@@ -205,3 +207,40 @@ def test_the_estimate_matches_the_true_popularity_of_a_known_distribution() -> N
     true = (torch.exp(x @ y.T / TAU) / total.prod(1)[:, None]).sum(0).log()
     popularity = estimate_popularity(x @ y.T, temperature=TAU)[1]
     assert (popularity - true).std() < 0.2 * true.std()
+
+
+@pytest.mark.parametrize("start", [0.01, 0.05, 0.1])
+@pytest.mark.parametrize("signal", [0.55, 1.0])
+def test_the_temperatures_of_isogclr_settle_at_the_optimum_of_its_objective(
+    start: float, signal: float
+) -> None:
+    """On fixed features, 100 visits with the default step suffice, and tau no longer swings."""
+    n, d = 64, 256
+    shared, image_side, text_side = (unit_rows(n, d, seed=seed) for seed in (0, 1, 2))
+    # All images share a direction, and all texts another, as in CLIP.
+    images = normalize(image_side[:1] + signal * shared + 0.25 * unit_rows(n, d, seed=3), dim=1)
+    texts = normalize(text_side[:1] + signal * shared + 0.25 * unit_rows(n, d, seed=4), dim=1)
+    loss = ISogCLR(n, temperature=start)
+    visits = []
+    for _ in range(120):
+        loss(images, texts, torch.arange(n))
+        visits.append(loss.tau[0].clone())
+    last = torch.stack(visits[100:])
+
+    cosines = (images @ texts.T).double()
+    margins = cosines - cosines.diagonal()[:, None]
+    others = margins[~torch.eye(n, dtype=torch.bool)].view(n, n - 1)
+    grid = torch.logspace(-2.3, -0.3, 800, dtype=torch.float64)
+    log_g = torch.logsumexp(others[:, None] / grid[:, None], 2) - math.log(n - 1)
+    best = grid[(grid * (log_g + loss.kl_radius)).argmin(1)]
+    assert ((last.mean(0) / best).median() - 1).abs() < 0.15
+    swing = (last.amax(0) - last.amin(0)) / last.mean(0)
+    assert swing.median() < 0.02
+
+
+def test_a_radius_that_no_batch_can_reach_is_refused() -> None:
+    """No weights of 15 negatives are further from equal ones than log 15 = 2.71 nats."""
+    rows = unit_rows(16, 4, seed=0)
+    with pytest.raises(InvalidInputError, match=r"kl_radius: expected less than 2\.71.*15 neg"):
+        ISogCLR(16, temperature=0.05)(rows, rows, torch.arange(16))
+    ISogCLR(16, temperature=0.05, kl_radius=2.7)(rows, rows, torch.arange(16))

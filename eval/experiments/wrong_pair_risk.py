@@ -64,13 +64,12 @@ def measure() -> Iterator[TaskResult]:
     ratios: dict[str, list[float]] = {name: [] for name in SETTINGS}
     for seed in range(ENCODERS):
         generator = torch.Generator().manual_seed(seed)
-
-        def noise() -> torch.Tensor:
-            return torch.randn(PAIRS, DIMENSIONS, generator=generator, dtype=torch.float64)
-
+        noise = torch.randn(2, PAIRS, DIMENSIONS, generator=generator, dtype=torch.float64)
         # From an encoder that tells few pairs apart to one that tells nearly all apart.
-        images = normalize(noise(), dim=1)
-        texts = normalize(images * (0.5 + 1.5 * seed / ENCODERS) + noise() / DIMENSIONS**0.5, dim=1)
+        images = normalize(noise[0], dim=1)
+        texts = normalize(
+            images * (0.5 + 1.5 * seed / ENCODERS) + noise[1] / DIMENSIONS**0.5, dim=1
+        )
         for name, settings in SETTINGS.items():
             clean, noisy = risks(images, texts, **settings)
             ratios[name].append(noisy / clean)

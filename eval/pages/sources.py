@@ -16,7 +16,18 @@ from vldebias.utils.files import read_yaml
 
 SOURCES = Path(__file__).parents[1] / "sources"
 ALGEBRA = "the paper's algebra, without a line of the package"  # reason of rows that work
-STATES = ("works", "runs", "partly", "differs", "absent")
+OURS = "a proposition of ours"  # reason of a row that no source has
+STATES = ("works", "experiment", "partly", "differs", "absent")
+# What proves a row, by the first characters of its proof
+KINDS = {
+    "tests/": "a test",
+    "vldebias.": "a function",
+    "apps.": "a function",
+    "vldebias ": "a command",
+    "prompts/": "packaged prompts",
+    "eval": "a run",
+    "docs/": "a page",
+}
 # Keys of the sources: chapters of the thesis, NUCLR, the spread loss and SSA-CLR.
 PAPERS = {"T2", "T3", "T4", "T5", "T6", "T7", "T8", "N", "S", "A"}
 
@@ -107,9 +118,21 @@ def covered() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def kind_of(proof: str) -> str:
+    """Return what kind of proof a row has, or "" if it has none."""
+    return next((kind for start, kind in KINDS.items() if proof.startswith(start)), "")
+
+
 def states() -> str:
-    """Write the number of rows in each state."""
-    counts = Counter(row["state"] for row in covered())
-    lines = [[*STATES, "items"], [*(str(counts[state]) for state in STATES), str(counts.total())]]
-    note = "From `eval/sources/coverage.csv`, which gives each item's proof or reason."
+    """Write the number of rows in each state, by what proves them."""
+    counts = Counter((row["state"], kind_of(row["proof"])) for row in covered())
+    lines = [["proved by", *STATES]]
+    for kind in dict.fromkeys([*KINDS.values(), ""]):
+        cells = [counts[state, kind] for state in STATES]
+        if any(cells):
+            lines.append([kind or "nothing", *(str(cell or "") for cell in cells)])
+    note = (
+        f"{counts.total()} items. From `eval/sources/coverage.csv`, which gives each item's proof"
+        " or reason."
+    )
     return table(*lines, note=note)

@@ -11,10 +11,12 @@ import typer
 
 from eval.pages.sources import (
     ALGEBRA,
+    OURS,
     PAPERS,
     STATES,
     covered,
     headlines,
+    kind_of,
     row_of,
 )
 from vldebias.cli import app
@@ -79,7 +81,10 @@ def test_a_row_names_an_existing_proof_or_a_reason(row: dict[str, str]) -> None:
     assert row["what"]
     assert row["where"]
     if row["state"] == "works":
-        assert row["reason"] in {"", ALGEBRA}
+        assert row["reason"] in {"", ALGEBRA, OURS}
+        assert kind_of(row["proof"]) in {"a test", "a function", "a command", "packaged prompts"}
+    elif row["state"] == "experiment":
+        assert kind_of(row["proof"]) == "a run"
     else:
         assert row["reason"]
     if row["state"] == "absent":

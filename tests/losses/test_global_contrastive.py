@@ -244,3 +244,11 @@ def test_a_radius_that_no_batch_can_reach_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"kl_radius: expected less than 2\.71.*15 neg"):
         ISogCLR(16, temperature=0.05)(rows, rows, torch.arange(16))
     ISogCLR(16, temperature=0.05, kl_radius=2.7)(rows, rows, torch.arange(16))
+
+
+def test_nuclr_stores_28_bytes_for_each_item() -> None:
+    def bytes_of(items: int) -> int:
+        state = NUCLR(items, temperature=TAU).state_dict()
+        return sum(tensor.nbytes for tensor in state.values())
+
+    assert bytes_of(2_000) - bytes_of(1_000) == 28_000

@@ -73,6 +73,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "stated": prompts.stated,
     },
     "docs/how-to/balance-prompts.md": {"wrong_changes": prompts.wrong_changes},
+    "docs/explanation/the-default.md": {"few_labels": methods.few_labels},
     "docs/how-to/captions.md": {"refusals": captions.refusals},
     "docs/how-to/languages.md": {"languages_plain": prompts.languages_plain},
     "docs/how-to/edited-images.md": {"skin": skin.errors},

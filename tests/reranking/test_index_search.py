@@ -106,7 +106,7 @@ def test_results_have_the_shares_of_the_index(index: Index, queries: DebiasedQue
     assert used == (
         "search by gender: predicted without labels; male 72%, female 28% of the collection"
     )
-    assert line.startswith("A photo of a pilot.: first 40 by quota, index shares, zero-shot")
+    assert line.startswith("A photo of a pilot.: first 40 by quota, index shares, predicted")
 
 
 def test_the_recommended_search_warns_of_nothing(index: Index) -> None:

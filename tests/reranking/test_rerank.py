@@ -242,7 +242,7 @@ def test_zero_shot_labels_are_dealt_by_quota_unless_they_cannot_be_trusted() -> 
         positions = vldebias.rerank(
             scores[: len(rows)], 20, features=rows, attribute=prompts, model=table
         )
-        assert positions.report.about == (method, target, "zero-shot labels")
+        assert positions.report.about == (method, target, "predicted groups")
 
 
 def test_intersections_are_balanced() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vldebias.data.embeddings import load_embeddings as load_embeddings
     from vldebias.data.embeddings import open_embeddings as open_embeddings
     from vldebias.data.embeddings import save_embeddings as save_embeddings
+    from vldebias.data.labelled_folder import images_of_folder as images_of_folder
     from vldebias.data.labels import Labels as Labels
     from vldebias.data.labels import cross as cross
     from vldebias.data.parallel import OnRay as OnRay

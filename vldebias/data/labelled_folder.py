@@ -13,13 +13,28 @@ from vldebias.errors import InvalidInputError, warn_of_input
 _ANSWERS = "answers.jsonl"  # the file that `vldebias label` writes
 
 
-def images_of_folder(folder: Path) -> ImageData:
-    """Open all images in a folder, with the names of its subfolders as the column "folder".
+def images_of_folder(folder: str | Path) -> ImageData:
+    """Open all images in a folder, with the labels that people gave them.
 
     Nested folders are included. Hidden files, temporary files and other files that are not images
-    are skipped and listed in `about`. If people have labelled the images (`vldebias label`), there
-    is also a column for each attribute that they were asked about.
+    are skipped and listed in `about`.
+
+    Args:
+        folder: the folder. If people have labelled its images (`vldebias label`), it contains
+            answers.jsonl.
+
+    Returns:
+        The images, with the names of their subfolders as the column "folder", and a column for
+        each attribute that people were asked about. Images without an answer or with a tie have no
+        label.
+
+    Raises:
+        InvalidInputError: If the folder contains no images.
+
+    Warns:
+        SuspectInputWarning: If answers cannot be read, because the programs are not installed.
     """
+    folder = Path(folder)
     below, litter = files_below(folder)
     files = [file for file in below if is_picture(file)]
     if not files:

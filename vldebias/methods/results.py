@@ -10,7 +10,7 @@ from vldebias.methods.method import Method, get_method
 
 @dataclass(frozen=True)
 class Rerank:
-    """Re-rank results to the groups' shares in the gallery, using zero-shot labels.
+    """Re-rank results to the groups' shares in the gallery, using predicted groups.
 
     Nothing is attached to a model. `vldebias.rerank` performs the re-ranking, and
     `vldebias.evaluate` compares it with methods that edit queries.

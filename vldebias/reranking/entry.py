@@ -195,7 +195,7 @@ def _pools(
         queries: the scores, rows and keys (n,) of each query's candidates.
         groups: the groups of all rows.
         shares: the requested shares.
-        index: the groups of an index, whose shares apply to zero-shot labels.
+        index: the groups of an index, whose shares apply to predicted groups.
         code_of_checked: the true groups of checked candidates, by row or id.
         are_shared: whether all queries have the same candidates in the same order.
 
@@ -281,10 +281,10 @@ def _read_groups(
     Args:
         labels: the group of each row (n,), or None if unknown.
         probabilities: the probability of each group for each row.
-        features: image features of the rows, for zero-shot labels.
-        attribute: the prompt set that names the groups for zero-shot labels.
+        features: image features of the rows, from which groups are predicted.
+        attribute: the prompt set that names the predicted groups.
         model: the model that embeds the prompts.
-        index: the groups of an index, for zero-shot labels without a prompt set.
+        index: the groups of an index, to predict groups without a prompt set.
 
     Raises:
         InvalidInputError: If no source or more than one source was passed.
@@ -302,7 +302,7 @@ def _read_groups(
     if attribute is not None:
         if features is None or model is None:
             raise InvalidInputError(
-                "attribute: zero-shot labels also need features= (n, d) of the candidates and"
+                "attribute: to predict groups, rerank also needs features= (n, d) of the candidates and"
                 " model=, a model or a mapping from prompt to embedding"
             )
         return _partly_labelled(labels, features, attribute, model)

@@ -32,7 +32,7 @@ from vldebias.utils.arrays import refuse_masked
 from vldebias.utils.label_words import names_no_group, written_alike
 
 POOL, EVEN = "pool", "even"
-ZERO_SHOT = "zero-shot labels"  # source of groups that were estimated from features
+ZERO_SHOT = "predicted groups"  # source of groups that were estimated from features
 _MOST_CODES = 4  # If there are more numeric names, they may be ages or scores.
 
 

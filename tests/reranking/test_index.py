@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import vldebias
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.reranking.candidates import unit_products
-from vldebias.reranking.index import NOBODY, IndexGroups, _read
+from vldebias.reranking.index import NOBODY, IndexGroups, _digest, _read
 from vldebias.reranking.nearest import NearestText, labels_and_margins, shares_near
 
 D = 12
@@ -266,3 +270,86 @@ def test_the_sample_of_a_stream_is_regular_and_bounded() -> None:
     np.testing.assert_allclose(labelled[:, 1] / labelled[:, 0], [7, 20_007, 40_007])
     with pytest.raises(InvalidInputError, match="got 59999 for 60000 vectors"):
         _read(blocks, np.eye(2)[:1], [labels[:-1]])
+
+
+def test_saved_groups_of_format_2_act_by_gender_alone(tmp_path: Path) -> None:
+    for prompt_set, acts in ((GENDERS, True), (AGES, False)):
+        groups = IndexGroups.fit(MODEL, prompt_set, Pictures(0.0).vectors)
+        file = tmp_path / f"{prompt_set.name}.safetensors"
+        replace(groups, doubt="").save(file)
+        assert IndexGroups.load(file).doubt == ""  # format 3 states its own doubt
+        with safe_open(file, "np") as opened:
+            header = {**opened.metadata(), "format_version": "2"}
+        del header["sha256"], header["basis"]
+        tensors = load_file(file) | {"0.wordings": groups.attributes[0].texts[None]}
+        save_file(tensors, file, {**header, "sha256": _digest(header, tensors)})
+        assert ("without labels" not in IndexGroups.load(file).doubt) == acts
+
+
+def labels_of_some(pictures: Pictures, n: int) -> list[str]:
+    """Return the ages of the first n pictures, and "" for the others."""
+    names = [list(AGES.attributes)[age] for age in pictures.ages]
+    return [*names[:n], *[""] * (len(names) - n)]
+
+
+def test_labels_of_another_attribute_act_and_are_named() -> None:
+    pictures = Pictures(0.0)
+    assert "--attribute age" in IndexGroups.fit(MODEL, AGES, pictures.vectors).doubt
+    labels = {"age": labels_of_some(pictures, 40)}
+    blocks = iter(np.array_split(pictures.vectors, 7))
+    groups = IndexGroups.fit(MODEL, AGES, blocks, labels=labels)
+    assert groups.doubt == ""
+    assert groups.used.startswith("search by age: 40 labels, ")
+    assert "of 40 right when left out; young " in groups.used
+    true = np.bincount(pictures.ages) / len(pictures.ages)
+    np.testing.assert_allclose(groups.shares, true, atol=0.05)
+    crossed = IndexGroups.fit(MODEL, SETS, pictures.vectors, labels=labels)
+    assert crossed.doubt == ""  # gender needs no labels
+    assert "gender: predicted without labels, age: 40 labels" in crossed.used
+
+
+def test_labels_that_are_random_keep_the_order_or_fall_back_to_gender() -> None:
+    pictures = Pictures(0.0)
+    rng = np.random.default_rng(1)
+    ages = {"age": [*rng.permutation(labels_of_some(pictures, 40)[:40]), *[""] * 860]}
+    assert "40 labelled images" in IndexGroups.fit(MODEL, AGES, pictures.vectors, labels=ages).doubt
+    genders = {"gender": [*rng.permutation(["male", "female"] * 10), *[""] * 880]}
+    with pytest.warns(SuspectInputWarning, match="labels of 'gender' are not used: of 20"):
+        groups = IndexGroups.fit(MODEL, GENDERS, pictures.vectors, labels=genders)
+    plain = IndexGroups.fit(MODEL, GENDERS, pictures.vectors)
+    assert groups.doubt == ""
+    np.testing.assert_array_equal(groups.attributes[0].texts, plain.attributes[0].texts)
+
+
+def test_labelled_candidates_keep_their_label_and_the_others_are_predicted() -> None:
+    pictures = Pictures(0.0)
+    rows = slice(0, -4)  # the last vectors are broken
+    labels = labels_of_some(pictures, 60)[rows]
+    labels[0] = "old" if labels[0] == "young" else "young"  # not what the picture shows
+    scores = np.arange(len(labels))[::-1]
+    positions = vldebias.rerank(
+        scores,
+        100,
+        features=pictures.vectors[rows],
+        attribute=AGES,
+        model=MODEL,
+        labels=labels,
+    )
+    candidates = positions.report.candidates
+    names = list(AGES.attributes)
+    assert [names[code] for code in candidates.codes[:60]] == labels[:60]
+    assert candidates.is_near is not None
+    assert not candidates.is_near[:60].any()
+    assert (candidates.codes[60:] == pictures.ages[60:-4]).mean() > 0.8
+    assert str(positions.report).startswith("search by age: 60 labels")
+
+
+def test_requested_shares_need_labels() -> None:
+    pictures = Pictures(0.0)
+    how = {"features": pictures.vectors[:100], "attribute": GENDERS, "model": MODEL}
+    shares = {"male": 0.5, "female": 0.5}
+    with pytest.raises(InvalidInputError, match="shares: got shares of groups that are predicted"):
+        vldebias.rerank(np.arange(100), 10, shares=shares, **how)
+    labels = [["male", "female"][gender] for gender in pictures.genders[:100]]
+    found = vldebias.rerank(np.arange(100)[::-1], 10, shares=shares, labels=labels, **how)
+    assert found.report.counts == {"male": 5, "female": 5}

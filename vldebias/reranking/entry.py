@@ -302,7 +302,7 @@ def _read_groups(
     if attribute is not None:
         if features is None or model is None:
             raise InvalidInputError(
-                "attribute: to predict groups, rerank also needs features= (n, d) of the candidates and"
+                "attribute: predicting groups also needs features= (n, d) of the candidates and"
                 " model=, a model or a mapping from prompt to embedding"
             )
         return _partly_labelled(labels, features, attribute, model)

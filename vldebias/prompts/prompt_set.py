@@ -146,8 +146,10 @@ def fill(template: str, **words: str) -> str:
     if set(slots) != words.keys() or set("{}").intersection("".join([*texts, end])):
         expected = " and ".join(f"{{{slot}}}" for slot in words) or "no {slot}"
         raise InvalidInputError(f"template: got {template!r}; expected {expected}")
-    filled = [append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True)]
-    return "".join(filled) + end
+    filled = ""
+    for text, slot in zip(texts, slots, strict=True):
+        filled += append_word(text, words[slot])
+    return filled + end
 
 
 def _pairs_of(variants: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:

@@ -30,6 +30,14 @@ Function = Callable[..., Any]
 FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+class Call(NamedTuple):
+    """A call, such as a.b.c(...), with the object ("a.b") whose method ("c") it calls."""
+
+    node: ast.Call
+    owner: str
+    name: str
+
+
 class Source(NamedTuple):
     """Store facts parsed from a pipeline class's source.
 
@@ -141,16 +149,18 @@ class _ClassReader:
                 continue  # `encode_prompt` may call any function
             if function in self.call_functions:
                 self._refuse_what_cannot_be_followed(tree)
+            # The first argument of a method is the pipeline.
+            pipeline = tree.args.args[0].arg if tree.args.args else ""
             for call in _calls(tree):
-                self._refuse_bypass(tree, call)
-                if _name_of_call(call) == "encode_prompt" and function in self.call_functions:
-                    self.encoded.append(self._encoded_by(call, tree))
+                self._refuse_bypass(tree, pipeline, call)
+                if call.name == "encode_prompt" and function in self.call_functions:
+                    self.encoded.append(self._encoded_by(call.node, tree))
                     encoding.add(function)
-                called = self._called_function(function, tree, call)
+                called = self._called_function(function, pipeline, call)
                 if called is None or called in self.trees or called in pending:
                     continue
                 pending.append(called)
-                if function in self.call_functions and _name_of_call(call) == "__call__":
+                if function in self.call_functions and call.name == "__call__":
                     self.call_functions.append(called)
         if len(encoding) > 1:
             raise self.refusal(
@@ -192,14 +202,15 @@ class _ClassReader:
         Examples are `run = super().__call__`, two calls to the base, or a call in a loop. These
         would sample new values for the same images, or change a negative prompt.
         """
-        calls_of_base = [call for call in _calls(tree) if _name_of_call(call) == "__call__"]
+        calls_of_base = [call.node for call in _calls(tree) if call.name == "__call__"]
         followed = {id(call.func) for call in calls_of_base}
         # `super().name` can be followed, but not a `super()` that is stored or passed on.
         supers = 0
         named_supers = 0
         for node in ast.walk(tree):
-            supers += _is_super(node)
-            if isinstance(node, ast.Attribute):
+            if isinstance(node, ast.Call):
+                supers += _is_super(node)
+            elif isinstance(node, ast.Attribute):
                 named_supers += _is_super(node.value)
                 if node.attr == "__call__" and id(node) not in followed:
                     raise self.refusal("it passes on its base class's __call__")
@@ -212,45 +223,38 @@ class _ClassReader:
         if named_supers != supers:
             raise self.refusal("it uses super() other than as super().name(...)")
 
-    def _refuse_bypass(self, tree: FunctionTree, call: ast.Call) -> None:
+    def _refuse_bypass(self, tree: FunctionTree, pipeline: str, call: Call) -> None:
         """Reject calls to a text encoder, or to a different object's `encode_prompt`."""
-        owner = _owner_of_call(call)
-        name = _name_of_call(call)
-        pipeline = _pipeline_name(tree)
-        calls_encoder = owner == pipeline and "text_encoder" in name
-        encodes_elsewhere = name == "encode_prompt" and owner not in ("", pipeline)
+        calls_encoder = call.owner == pipeline and "text_encoder" in call.name
+        encodes_elsewhere = call.name == "encode_prompt" and call.owner not in ("", pipeline)
         if calls_encoder or encodes_elsewhere:
             raise self.refusal(
-                f"{tree.name} encodes some prompts with {ast.unparse(call.func)} instead of the"
-                " pipeline's encode_prompt, so they would not be edited"
+                f"{tree.name} encodes some prompts with {ast.unparse(call.node.func)} instead of"
+                " the pipeline's encode_prompt, so they would not be edited"
             )
 
-    def _called_function(
-        self, function: Function, tree: FunctionTree, call: ast.Call
-    ) -> Function | None:
+    def _called_function(self, function: Function, pipeline: str, call: Call) -> Function | None:
         """Return the function that a call reaches, if it operates on the same pipeline.
 
         This covers `self.name(...)`, `name(self, ...)`, `super().name(...)` and `Base.name(self,
         ...)`.
         """
-        owner = _owner_of_call(call)
-        name = _name_of_call(call)
-        pipeline = _pipeline_name(tree)
-        first = call.args[0] if call.args else None
+        node, owner, name = call
+        first = node.args[0] if node.args else None
         passes_pipeline = isinstance(first, ast.Name) and first.id == pipeline
         # Names are looked up in the function's module, which may belong to a base class.
         names = inspect.unwrap(function).__globals__
         called = None
         if owner == pipeline:
             called = getattr(self.kind, name, None)
-        elif isinstance(call.func, ast.Attribute) and _is_super(call.func.value):
+        elif isinstance(node.func, ast.Attribute) and _is_super(node.func.value):
             called = self._of_next_base(function, name)
         elif not owner and passes_pipeline:
             called = names.get(name)
         elif passes_pipeline and names.get(owner) in self.kind.__mro__:
             called = getattr(names[owner], name, None)
         if name == "__call__" and called is None and function in self.call_functions:
-            raise self.refusal(f"it calls {ast.unparse(call.func)}, which cannot be followed")
+            raise self.refusal(f"it calls {ast.unparse(node.func)}, which cannot be followed")
         return called if inspect.isfunction(called) else None
 
     def _of_next_base(self, function: Function, name: str) -> Function | None:
@@ -350,34 +354,24 @@ def _functions_of(text: str) -> Mapping[tuple[str, int], FunctionTree]:
     return functions
 
 
-def _calls(tree: FunctionTree) -> list[ast.Call]:
+def _calls(tree: FunctionTree) -> list[Call]:
     """Return the calls in a function."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
-def _pipeline_name(tree: FunctionTree) -> str:
-    """Return the name of a function's first argument, which is the pipeline."""
-    return tree.args.args[0].arg if tree.args.args else ""
-
-
-def _name_of_call(call: ast.Call) -> str:
-    """Return the name of the called function: "c" for a.b.c(...)."""
-    if isinstance(call.func, ast.Name):
-        return call.func.id
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return ast.unparse(call.func).rpartition(".")[2]
-
-
-def _owner_of_call(call: ast.Call) -> str:
-    """Return the object whose method is called: "a.b" for a.b.c(...)."""
-    if isinstance(call.func, ast.Name):
-        return ""
-    if isinstance(call.func, ast.Attribute):
-        owner = call.func.value
-        # Most objects are a plain name, such as "self", and unparsing is much slower.
-        return owner.id if isinstance(owner, ast.Name) else ast.unparse(owner)
-    return ast.unparse(call.func).rpartition(".")[0]
+    calls: list[Call] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        if isinstance(called, ast.Name):
+            calls.append(Call(node, "", called.id))
+        elif isinstance(called, ast.Attribute):
+            owner = called.value
+            # Most objects are a plain name, such as "self", and unparsing is much slower.
+            text = owner.id if isinstance(owner, ast.Name) else ast.unparse(owner)
+            calls.append(Call(node, text, called.attr))
+        else:
+            owner_text, _, name = ast.unparse(called).rpartition(".")
+            calls.append(Call(node, owner_text, name))
+    return calls
 
 
 def _is_super(node: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -59,24 +60,25 @@ class _Index:
         self.words_of_figures: set[str] = set()
         self.longest = 0
 
-    def add(self, phrase: str, name: str) -> None:
-        """Add an entry from a list."""
-        if "'" in phrase or not phrase.isascii():
-            phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
-        if "*" in phrase:
-            self.longest = max(self.longest, len(phrase) - 1)
-            if phrase.endswith("*"):
-                self.lists_of_stem[phrase[:-1]].append(name)
-            else:
-                self.lists_of_ending[phrase[1:]].append(name)
-            return
-        self.lists_of_phrase[phrase].append(name)
-        if name == "unique":
-            self.words_of_figures.add(max(phrase.split(), key=len))
-        if " " in phrase:
-            words = phrase.split()
-            for n in range(1, len(words)):
-                self.openings.add(" ".join(words[:n]))
+    def add(self, phrases: Iterable[str], name: str) -> None:
+        """Add the entries of a list."""
+        for phrase in phrases:
+            if "'" in phrase or not phrase.isascii():
+                phrase = re.sub(r"'s?(?= |$)", "", plain(phrase))
+            if "*" in phrase:
+                self.longest = max(self.longest, len(phrase) - 1)
+                if phrase.endswith("*"):
+                    self.lists_of_stem[phrase[:-1]].append(name)
+                else:
+                    self.lists_of_ending[phrase[1:]].append(name)
+                continue
+            self.lists_of_phrase[phrase].append(name)
+            if name == "unique":
+                self.words_of_figures.add(max(phrase.split(), key=len))
+            if " " in phrase:
+                words = phrase.split()
+                for n in range(1, len(words)):
+                    self.openings.add(" ".join(words[:n]))
 
 
 @cache
@@ -85,8 +87,7 @@ def _index() -> _Index:
     paths = chain.from_iterable(folder.glob("*.txt") for folder in _FOLDERS)
     for path in sorted(paths, key=lambda path: path.name):
         for name, phrases in read_lists(path).items():
-            for phrase in phrases:
-                index.add(phrase, name)
+            index.add(phrases, name)
     return index
 
 
@@ -122,7 +123,7 @@ def plain(word: str) -> str:
     if word.isascii():
         return word
     letters = unicodedata.normalize("NFD", word)
-    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return "".join([letter for letter in letters if not unicodedata.combining(letter)])
 
 
 @lru_cache(maxsize=1000)

@@ -51,10 +51,6 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
     for code, words in _lists("function_words.txt").items():
         for word in words if len(code) == 2 else ():
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
-    # A word that is also English is weaker evidence: "an elderly care worker" is not Romanian.
-    for word, codes in codes_of_word.items():
-        if kinds(word) and _READ.isdisjoint(codes):
-            codes_of_word[word] = (*codes, "en")
     return codes_of_word
 
 
@@ -119,7 +115,12 @@ def latin_scores(text: str) -> dict[str, float]:
     if _GERMAN_SIGN.search(low):
         scores["de"] += 1
     for word in _WORD.findall(without_gender_sign(low)):
-        codes = codes_of_word.get(word) or codes_of_word.get(word.rstrip("'"), ())
+        if word not in codes_of_word:
+            word = word.rstrip("'")
+        codes = codes_of_word.get(word, ())
+        # A word that is also English is weaker evidence: "an elderly care worker" is not Romanian.
+        if codes and _READ.isdisjoint(codes) and kinds(word):
+            codes = (*codes, "en")
         for code in codes:
             # A word shared by several languages is weaker evidence.
             scores[code] += 1 / len(codes)

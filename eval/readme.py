@@ -86,9 +86,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "sampled": generation.sampled,
         "three_models": generation.three_models,
     },
-    "docs/tutorials/audit-a-prompt-list.md": {
-        "other_models": generation.other_models,
-    },
+    "docs/tutorials/audit-a-prompt-list.md": {},
     "docs/how-to/miniature.md": {"wordings": generation.wordings},
     "docs/explanation/losses.md": {"formulas": training.formulas},
     "eval/mnist.md": {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from apps.audit.line import FOLDER
+from apps.audit.counts import FOLDER
 from apps.audit.records.check import with_figures
 from apps.audit.records.schema import Generation, Judge, Model, PromptCounts, Published, Record
 from eval.experiments.stated_values import read_images

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from apps.audit.line import FOLDER
+from apps.audit.counts import FOLDER
 from vldebias.prompts import load_prompts
 from vldebias.utils.files import write_atomically
 

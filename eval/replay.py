@@ -1,6 +1,6 @@
 """Run the commands of committed results again, and compare their numbers.
 
-python -m eval.replay stated_values audit_other_models
+python -m eval.replay stated_values skin
 
 A number is equal up to rounding errors, inside if it is within its committed interval, and apart
 otherwise. A number without a counterpart in the new run is missing.

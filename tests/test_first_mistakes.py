@@ -104,10 +104,6 @@ def test_a_file_name_is_not_balanced_silently() -> None:
         ("train --data captions --label specie", "did you mean 'species'?"),
         ("rerank bad.json --attribute gender", "expected an object with a value per column"),
         (
-            "audit prompts.txt --attribute gender --model miniature --calibration counts.csv",
-            "calibration: counts.csv: no such file",
-        ),
-        (
             "debias gender --method cali+equalise --model miniature --reference f.npy",
             "image features have width 4",
         ),

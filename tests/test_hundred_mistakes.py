@@ -299,13 +299,8 @@ MISTAKES = [
         f"{GENERATE} --attribute gender --pipeline sd {SHORT}",
     ),
     (
-        "vldebias audit prompts.txt --attribute gender",
-        "--pipeline miniature",
-        "vldebias audit prompts.txt --attribute gender --pipeline miniature",
-    ),
-    (
         "vldebias audit prompts.txt --attribute gender --model sd",
-        "--pipeline sd",
+        "--pipeline DIR --measure 8",
         "vldebias audit prompts.txt --attribute gender --pipeline sd",
     ),
     (

@@ -142,10 +142,7 @@ ON_TABLES = {
     "records check": "records check record.json",
     "rerank": "rerank table.csv --k 4 --attribute gender",
     "eval captions": "eval captions table.csv --column caption=prompt --out captions",
-    "audit --texts": "audit table.csv --column prompt --attribute gender --texts texts.npz"
-    " --out models",
-    "audit --calibration": "audit table.csv --column prompt --attribute gender --texts texts.npz"
-    " --calibration sd3 --out sd3",
+    "audit": "audit table.csv --column prompt --attribute gender --out audited",
 }
 NEEDED_BY_A_MODEL = ("torch", "open_clip", "transformers", "diffusers", "datasets", "safetensors")
 OWN_MODULES_OF_MODELS = ("vldebias.hosts", "vldebias.miniature", "vldebias.training")

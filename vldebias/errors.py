@@ -331,6 +331,9 @@ _BALANCE_FIRST = (
     "balance the user's prompt first, then let the language model rewrite the balanced prompt"
 )
 _SEARCH_BY_SHARES = "search with vldebias.rerank or queries.search(shares=...)"
+_AUDIT_COUNTS = (
+    "vldebias audit counts images and no longer predicts shares: add --pipeline DIR --measure 8"
+)
 _ONE_ORDER = "re-ranking has one order, the quota; see fairsearch-core for FA*IR"
 # Names that were removed without a successor, with what to do instead: parameters, attributes and
 # exported names as they are spelled in Python, options with their hyphens, commands, and HTTP
@@ -343,6 +346,13 @@ REMOVED = {
     "x-vldebias-original": _BALANCE_FIRST,
     "audit_captions": "use vldebias.evaluate_captions(table)",
     "audit --captions": "use vldebias eval captions TABLE",
+    "audit --texts": _AUDIT_COUNTS,
+    "audit --model": _AUDIT_COUNTS,
+    "audit --calibration": _AUDIT_COUNTS,
+    "audit.texts": _AUDIT_COUNTS,
+    "audit.model": _AUDIT_COUNTS,
+    "audit.calibration": "an audit no longer predicts shares: pass your own counts as counts=",
+    "records predict": _AUDIT_COUNTS,
     "rerank --method": _ONE_ORDER,
     "rerank-fair": _ONE_ORDER,
     "fair": _ONE_ORDER,

@@ -1,1 +1,1 @@
-"""Predict who will appear in images from prompts alone, and record who does appear."""
+"""Count who appears in images of prompts, and record who does."""

@@ -1,4 +1,4 @@
-"""Predict what prompts will show before generating any images, and give advice on each prompt."""
+"""Show who appears in images of prompts' subjects, from counts, and give advice on each prompt."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from vldebias.data.prompt_file import PromptList, prompt_list
 from vldebias.errors import InvalidInputError, explain_keywords
@@ -18,40 +17,35 @@ from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
 from vldebias.report.result import Result
 from vldebias.utils.phrases import listed_words, quantity
-from vldebias.utils.text_rows import TextRows
 from vldebias.wording import balance_prompts
-from vldebias.wording.languages import is_english
 from vldebias.wording.reasons import reason_in_words
 
-from .line import CALIBRATIONS, LEVEL, CountsSource, with_words
-from .prediction import (
+from .counts import (
     FEWEST_EVEN,
-    Prediction,
-    TextSource,
+    LEVEL,
+    Calibration,
+    CountsSource,
+    exact_interval,
     images_to_settle,
-    predict,
+    is_clearly_above,
+    known_calibrations,
+    read_counts,
+    source_of,
     subject,
+    with_words,
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
-    from vldebias.typing import ModelLike, PipelineLike, PromptSetLike, TextVectors
+    from vldebias.typing import PipelineLike, PromptSetLike
 
-POOR = 0.1  # predictions with a lower R2 are poor; with an R2 of 0 or less, there are none
 # Ranks of the advice, most urgent first.
-LEANS, OTHERS_LEAN, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(6)
-MEASURE = "measure yours (--measure)"
+LEANS, OTHERS_LEAN, OPPOSED, UNDECIDED, UNCOUNTED, NOTHING = range(6)
+ADD_IMAGES = "add --pipeline DIR --measure 8"
 MISSING = re.compile(r"generate (\d+) more$")
-CLAUSES = {
-    "no clear lean": "has no clear lean",
-    "too few images": "has too few images ({}) for a verdict",
-    "cannot tell (not judged)": "is unlike the judged prompts",
-    "cannot tell from text": "cannot be predicted from text",
-    "no person is asked for": "asks for no person",
-}
-"""Maps verdicts to the words that count one prompt."""
-PLURALS = {"leans": "lean", "states": "state", "has": "have", "is": "are", "asks": "ask"}
 
 
 @dataclass(frozen=True)
@@ -59,21 +53,51 @@ class AdvisedPrompt:
     """A prompt and the advice on it.
 
     Attributes:
-        place: position among the audited prompts.
         prompt: the audited prompt.
         rank: rank of the advice, such as LEANS; lower ranks are more urgent.
         advice: verdict and recommendation, separated by a colon.
     """
 
-    place: int
     prompt: str
     rank: int
     advice: str
 
     @property
     def verdict(self) -> str:
-        """Return the part of the advice before the colon, such as "leans female"."""
+        """Return the part of the advice before the colon, such as "counted, leans female"."""
         return self.advice.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counts of the k values in images of one model.
+
+    Attributes:
+        calibration: the packaged counts, or None for the user's own counts.
+        source: name of the counts in reports.
+        counts: number of images by prompt or concept (m rows) and value (k columns).
+    """
+
+    calibration: Calibration | None
+    source: str
+    counts: pd.DataFrame
+
+    @property
+    def method(self) -> str:
+        """Return the name of the counts in rows."""
+        return NONE if self.calibration is None else self.calibration.name
+
+    def of(self, prompt: str) -> dict[str, float]:
+        """Return value -> number of images of a prompt or its subject, or {} without any."""
+        # A row for the prompt itself takes precedence over a row with the same subject.
+        return self._of_text.get(prompt.casefold()) or self._of_text.get(subject(prompt), {})
+
+    @cached_property
+    def _of_text(self) -> dict[str, dict[str, float]]:
+        """Return the counts by prompt and by subject."""
+        rows = [(str(text), dict(row)) for text, row in self.counts.iterrows()]
+        of_subject = {subject(text): numbers for text, numbers in rows}
+        return of_subject | {text.casefold(): numbers for text, numbers in rows}
 
 
 @explain_keywords
@@ -81,16 +105,14 @@ def audit(
     prompts: Sequence[str] | str | Path | PromptList,
     attribute: PromptSetLike,
     *,
-    model: str | Host | ModelLike | Loaded | None = None,
     pipe: str | Host | PipelineLike | Loaded | None = None,
-    texts: TextVectors | None = None,
-    calibration: CountsSource | None = None,
+    counts: CountsSource | None = None,
     column: str | None = None,
 ) -> Result:
-    """Predict what prompts will show before generating any images.
+    """Show who appears in images of the prompts' subjects, and which prompts need attention.
 
-    The result contains a share with an interval for each prompt. Pass exactly one of `model`,
-    `pipe` and `texts`.
+    Shares are counted in images that were generated and judged: yours (`counts`), or those that
+    others published for a released model. Nothing is predicted.
 
     See also docs/tutorials/audit-a-prompt-list.md.
 
@@ -98,486 +120,288 @@ def audit(
         prompts: a list of prompts, a file (`vldebias.data.prompt_file.read_prompts`) or a pandas
             DataFrame.
         attribute: the attribute's prompt set, such as "gender".
-        model: an image-text model, the result of `vldebias.load_host`, or a name that it accepts.
-        pipe: a pipeline, the result of `vldebias.load_host`, or a name that it accepts.
-        texts: a mapping from prompt to embedding (d,), for the prompts, all prompts in the set, and
-            the concepts in the calibration.
-        calibration: counts of judged images, by name: "fair-diffusion" (men and women in 250 images
-            for each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
-            2302.10893), "sd15", "sd3", "flux2" or "uce" (about 290 images for each of 33
-            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" for guidance 3), "sd35" (10
-            images for each of 12 professions, counted by one person who knew the prompt) or
-            "miniature". You can also pass your own counts, as a file or data frame with one row
-            per image (`prompt`, `value`) or one row of counts per prompt. Default: the counts for
-            this model. If there are none, the audit cannot predict its images, and shows other
-            models' counts for comparison.
+        pipe: a pipeline, the result of `vldebias.load_host`, or a name, whose published counts are
+            shown. Without one, or if there are no counts for it, the counts for all released models
+            are shown (gender only).
+        counts: your own counts, as a file or data frame with one row per image (`prompt`, `value`)
+            or one row of counts per prompt.
         column: prompt column in a table or data frame. Default: `prompt`, or a column that looks
             like prompts.
 
     Returns:
-        Rows `predicted_share` for each prompt. For prompts whose images are in your own counts,
-        rows `counted_share`, with `predicted_share` if there are also packaged counts for the
-        model. If there are several calibrations, their names are in `method`. The description in
-        the provenance suggests what to look at first, and `settings["prompts"]` contains the
-        advice on each prompt.
+        Rows `counted_share` for each prompt whose subject was counted. For released models, their
+        names are in `method`. The description in the provenance suggests what to look at first, and
+        `settings["prompts"]` contains the advice on each prompt.
 
     Raises:
-        InvalidInputError: If not exactly one of `model`, `pipe` and `texts` is passed, there are no
-            prompts, or the calibration is invalid.
+        InvalidInputError: If there are no prompts, or the counts are invalid.
 
-    >>> from vldebias.miniature import load_pipeline
-    >>> pipe = load_pipeline()
-    >>> result = audit(["A photo of a pilot."], "gender", pipe=pipe, calibration="miniature")
-    >>> result.to_pandas().loc[0, "subset"], float(result.to_pandas().loc[0, "value"])
-    ('A photo of a pilot.: male', 1.0)
+    >>> result = audit(["A photo of a nurse."], "gender", pipe="miniature")
+    >>> list(result.provenance[0].settings["prompts"].values())
+    ['counted, leans female: rewrite it or use a method']
     """
     start = time.monotonic()
-    text_source = _only_source(model, pipe, texts)
     listed = prompt_list(prompts, column)
-    # Predict each prompt only once.
     requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
-    attribute = load_prompts(attribute)
-    predictions = predict(text_source, requested, attribute, calibration)
-    earlier = _earlier_prediction(text_source, requested, attribute, predictions[0])
-    advised = _advise(requested, attribute, predictions)
-    model_of_method = {}
-    for prediction in predictions:
-        if prediction.calibration is not None:
-            model_of_method[prediction.calibration.name] = str(prediction.calibration)
-    # If there are several sources of counts, all of them are packaged, and their names are used to
-    # distinguish the rows.
-    methods = [NONE]
-    source = predictions[0].source
-    if len(predictions) > 1:
-        methods = list(model_of_method)
-        source = ", ".join(model_of_method.values())
-    sentences = _sentences(advised, predictions, attribute, source, is_of_pipeline=pipe is not None)
+    prompt_set = load_prompts(attribute)
+    name = _name_of(pipe)
+    sources = _sources(name, prompt_set, counts)
+    values = list(prompt_set.attributes)
+    is_of_model = counts is not None or any(
+        source.calibration is not None and source.calibration.is_of(name) for source in sources
+    )
+    advised = _advise(requested, prompt_set, sources, is_of_model=is_of_model)
+    sentences = _sentences(advised, sources, values, name, is_of_model=is_of_model)
     if listed.column is not None or listed.comments:
         sentences.append(f"Read: {listed}.")
-    seconds = round(time.monotonic() - start, 3)
-
-    first = predictions[0]
+    models = {
+        source.method: str(source.calibration or source.source)
+        for source in sources
+        if source.calibration is not None
+    }
     provenance = TaskProvenance(
         task="audit",
-        title=_title(advised, first),
+        title=_title(advised, sources),
         description=" ".join(sentences),
-        # Add "pipeline", because "miniature" is also the name of a CLIP model.
-        model="miniature pipeline"
-        if pipe is not None and first.model == "miniature"
-        else first.model,
-        fingerprint=first.fingerprint,
-        attribute=attribute.name,
-        attribute_hash=attribute.hash,
+        model="miniature pipeline" if name == "miniature" else name or "released models",
+        attribute=prompt_set.name,
+        attribute_hash=prompt_set.hash,
         split="texts",
-        seeds=[0],
-        n={"prompts": len(advised), "calibration prompts": first.n_judged},
+        n={"prompts": len(advised)},
         settings={
-            "calibration": source,
-            "calibrations": model_of_method,
-            "intervals": f"exact for judged images, otherwise jackknife+, {LEVEL:.0%}",
-            "values": first.values,
+            "counts": ", ".join(models.values()) or "".join(one.source for one in sources),
+            "intervals": f"exact, {LEVEL:.0%}",
+            "values": values,
             "prompts": {row.prompt: row.advice for row in advised},
             "advice": sentences,
         },
     )
     result = TaskResult(provenance)
-    for prediction, method in zip(predictions, methods, strict=True):
-        _add_shares(result, _predicted(advised, prediction), prediction, method)
-        is_pair = len(prediction.values) == 2
-        for value, line in zip(_shown_values(prediction), prediction.lines, strict=False):
-            n = {"calibration prompts": prediction.n_judged}
-            result.add("lean_r2", method, line.r2, n=n, subset="" if is_pair else value)
-    if earlier is not None:
-        counted = [row for row in _predicted(advised, earlier) if row.place in first.own_images]
-        _add_shares(result, counted, earlier, NONE)
-    return Result.from_tasks("audit", [result], seconds=seconds)
+    # With several models, their names distinguish the rows.
+    for source in sources:
+        method = NONE if is_of_model else source.method
+        for row in advised:
+            numbers = source.of(row.prompt) if row.rank < NOTHING else {}
+            if numbers:
+                _add_shares(result, row.prompt, numbers, method)
+    return Result.from_tasks("audit", [result], seconds=round(time.monotonic() - start, 3))
 
 
-def _only_source(
-    model: str | Host | ModelLike | Loaded | None,
-    pipe: str | Host | PipelineLike | Loaded | None,
-    texts: TextVectors | None,
-) -> TextSource:
-    """Return the source of text embeddings that was passed, and load it if it is a name.
-
-    Raises:
-        InvalidInputError: If no source or more than one was passed.
-    """
-    sources = {"model": model, "pipe": pipe, "texts": texts}
-    passed = [name for name, source in sources.items() if source is not None]
-    if len(passed) != 1:
-        raise InvalidInputError(
-            f"expected exactly one of model=, pipe= and texts= as the source of text embeddings,"
-            f" got {' and '.join(passed) or 'none'}"
-        )
-    if texts is not None:
-        return TextSource(TextRows(texts).embed, "table of text embeddings", texts=texts)
-    # A table of embeddings needs neither torch nor the libraries of models.
+def _name_of(pipe: str | Host | PipelineLike | Loaded | None) -> str:
+    """Return the name by which a pipeline's counts are found, or "" without a pipeline."""
+    if pipe is None or isinstance(pipe, str):
+        return pipe or ""
     from vldebias.hosts import resolve
-    from vldebias.hosts.loading import Loaded, load_host
+    from vldebias.hosts.loading import Loaded
 
-    source = pipe if model is None else model
-    if isinstance(source, str):
-        source = load_host(pipeline=source) if model is None else load_host(source)
-    loaded = source if isinstance(source, Loaded) else Loaded(source, "")
-    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    return TextSource(
-        lambda prompts: host.embed(prompts, host.roles[0]).numpy(),
-        loaded.name or host.model_id or host.name,
-        host.weights,
-    )
+    if isinstance(pipe, Loaded):
+        return pipe.name or resolve(pipe.host, tokenizer=pipe.tokenizer).name
+    host = resolve(pipe)
+    return host.model_id or host.name
 
 
-def _earlier_prediction(
-    text_source: TextSource,
-    requested: Sequence[str],
-    attribute: PromptSet,
-    measured: Prediction,
-) -> Prediction | None:
-    """Return what was predicted before the prompts' images were counted.
-
-    Returns:
-        The prediction from the packaged counts for the same model, or None if nothing was counted
-        or there are no such counts.
-    """
-    is_covered = set(attribute.attributes) == {"male", "female"}
-    packaged = [counts for counts in CALIBRATIONS if counts.is_of(measured.model)]
-    if not (measured.own_images and is_covered and packaged):
-        return None
-    return predict(text_source, requested, attribute, packaged[0].name)[0]
+def _sources(name: str, attribute: PromptSet, counts: CountsSource | None) -> list[Counted]:
+    """Return the user's counts, or those of the named model or of all released ones."""
+    if counts is not None:
+        return [Counted(None, source_of(counts), read_counts(counts, attribute))]
+    if set(attribute.attributes) != {"male", "female"}:
+        return []
+    calibrations = known_calibrations(name)
+    return [Counted(one, one.source, read_counts(one, attribute)) for one in calibrations]
 
 
-def _title(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> str:
-    """Return the title of an audit, such as "What the prompts showed: 8 images each"."""
-    predicted = _predicted(advised, prediction)
-    numbers = [prediction.own_images.get(row.place, 0) for row in predicted]
-    if not any(numbers):
-        return "What the prompts will show"
-    fewest = min(filter(None, numbers))
-    images = f"{fewest:,} to {max(numbers):,} images each"
-    if fewest == max(numbers):
-        images = f"{quantity(fewest, 'image')} each"
-    if all(numbers):
-        return f"What the prompts showed: {images}"
-    counted = f"{sum(map(bool, numbers)):,} of {len(numbers):,} prompts"
-    return f"What {counted} showed ({images}), and what the others will show"
+def _title(advised: Sequence[AdvisedPrompt], sources: Sequence[Counted]) -> str:
+    """Return the title of an audit, such as "Who appears: 8 images of each prompt"."""
+    if len(sources) != 1 or sources[0].calibration is not None:
+        return "Who appears in images of these subjects"
+    totals = [round(sum(sources[0].of(row.prompt).values())) for row in advised]
+    numbers = [n for n in totals if n]
+    if not numbers:
+        return "Who appears in images of these subjects"
+    images = f"{min(numbers):,} to {max(numbers):,} images"
+    if min(numbers) == max(numbers):
+        images = quantity(max(numbers), "image")
+    return f"Who appears: {images} of each of {quantity(len(numbers), 'prompt')}"
 
 
 def _advise(
-    requested: Sequence[str], attribute: PromptSet, predictions: Sequence[Prediction]
+    requested: Sequence[str],
+    attribute: PromptSet,
+    sources: Sequence[Counted],
+    *,
+    is_of_model: bool,
 ) -> list[AdvisedPrompt]:
-    """Return each prompt with its advice, most urgent first."""
-    judged_subjects: set[str] = set()
-    for prediction in predictions:
-        judged_subjects.update(map(subject, prediction.judged))
-    # Determine why balanced prompts would leave a prompt unchanged. Pass groups="same", so that
-    # prompts about several people are also predicted.
+    """Return each prompt with its advice, most urgent first.
+
+    Args:
+        requested: the prompts.
+        attribute: the attribute's prompt set.
+        sources: the counts.
+        is_of_model: whether the counts are for the audited model.
+    """
     reasons: list[str | None] = [None] * len(requested)
+    several = [False] * len(requested)
     if can_balance(attribute):
         reasons = balance_prompts(requested, attribute, seed=0, people="same").reasons
+        # A judge gives each image one value, so prompts that show several people are not counted.
+        alone = balance_prompts(requested, attribute, seed=0, people="leave").reasons
+        pairs = zip(reasons, alone, strict=True)
+        several = [reason is None and left is not None for reason, left in pairs]
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
     advised = []
-    for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
-        if subject(text) in judged_subjects:
+    for text, reason, shows_several in zip(requested, reasons, several, strict=True):
+        numbers = [source.of(text) for source in sources]
+        if any(numbers):
             # A judged concept describes a person, even if the rules do not recognise it.
             reason = None
         stated = " and ".join(named.values_in(text))
         if not stated and reason is None and words.find(text):
             stated = "the attribute"
-        advices = [_advice_of_model(prediction, i, stated, reason) for prediction in predictions]
-        rank, advice = advices[0]
-        if len(predictions) > 1:
-            rank, advice = _of_uncounted_model(advices)
-        elif rank == LEANS and not predictions[0].is_of_model:
-            # The user chose counts for a different model, so name that model.
-            advice = f"{advice.partition(':')[0]} in {predictions[0].source_name}: {MEASURE}"
-        advised.append(AdvisedPrompt(i, text, rank, advice))
-    # Within a rank, sort by the largest share or, for models that disagree, by their distance.
-    lean, distance = _weights(predictions)
-    return sorted(
-        advised,
-        key=lambda row: (row.rank, -(distance if row.rank == OPPOSED else lean)[row.place]),
-    )
+        if stated or reason is not None or shows_several:
+            why = reason_in_words(reason) if reason is not None else "shows several people"
+            why = f"states {stated}" if stated else why
+            advised.append(AdvisedPrompt(text, NOTHING, f"not measured: {why}"))
+        elif not any(numbers):
+            advised.append(AdvisedPrompt(text, UNCOUNTED, f"not counted: {ADD_IMAGES}"))
+        elif is_of_model:
+            advised.append(_of_model(text, numbers[0]))
+        else:
+            advised.append(_of_other_models(text, [one for one in numbers if one]))
+    largest = {}
+    for row in advised:
+        shares = [max(n.values()) / sum(n.values()) for n in _counts_of(row.prompt, sources)]
+        largest[row.prompt] = max(shares, default=0.0)
+    return sorted(advised, key=lambda row: (row.rank, -largest[row.prompt]))
 
 
-def _weights(predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    """Return each prompt's largest mean share (n,), and the largest gap between models (n,)."""
-    shares = np.stack([prediction.shares[0] for prediction in predictions])  # (models, k, n)
-    places = range(shares.shape[2])
-    is_known = np.array([[[p.is_known(place) for place in places]] for p in predictions])
-    n_known = np.maximum(is_known.sum(0), 1)
-    lean = np.where(is_known, shares, 0).sum(0) / n_known
-    distance = np.where(is_known, shares, -1).max(0) - np.where(is_known, shares, 1).min(0)
-    return lean.max(0), distance.max(0)
+def _counts_of(prompt: str, sources: Sequence[Counted]) -> list[dict[str, float]]:
+    """Return the counts of a prompt's subject for each model that has any."""
+    return [numbers for source in sources if (numbers := source.of(prompt))]
 
 
-def _of_uncounted_model(advices: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return the rank and text of the advice for a model that has no counts.
-
-    Counts for other models do not predict this one. Even if they all lean the same way, a held-out
-    model leans the other way too often (`eval/results/audit_other_models.json`).
-
-    Args:
-        advices: rank and text of the advice from the counts for each other model.
-    """
-    if advices[0][0] == NOTHING:
-        return advices[0]
-    known = [(rank, text) for rank, text in advices if rank != UNCOVERED]
-    sides = {text.partition(":")[0] for rank, text in known if rank == LEANS}
-    if not known:
-        return UNCOVERED, f"cannot tell (not counted): {MEASURE}"
-    if len(sides) > 1:
-        return OPPOSED, f"cannot tell (others disagree): {MEASURE}"
-    if sides and all(rank == LEANS for rank, _ in known):
-        value = sides.pop().removeprefix("leans ")
-        return OTHERS_LEAN, f"cannot tell (others lean {value}): {MEASURE}"
-    return UNDECIDED, f"cannot tell (others unclear): {MEASURE}"
+def _leaning(numbers: dict[str, float]) -> str:
+    """Return the value that a model's images clearly lean to, or ""."""
+    value = max(numbers, key=numbers.__getitem__)
+    n = round(sum(numbers.values()))
+    return value if is_clearly_above(1 / len(numbers), round(numbers[value]), n) else ""
 
 
-def _advice_of_model(
-    prediction: Prediction, place: int, stated: str, reason: str | None
-) -> tuple[int, str]:
-    """Return the rank and text of the advice on a prompt from the counts for one model.
-
-    Args:
-        prediction: the prediction from these counts.
-        place: position of the prompt.
-        stated: the value that the prompt states, or "".
-        reason: why balanced prompts leave the prompt unchanged, or None.
-    """
-    if stated:
-        return NOTHING, f"states {stated}: nothing to predict"
-    if reason is not None:
-        return NOTHING, f"{reason_in_words(reason)}: nothing to predict"
-    if not prediction.is_known(place):
-        verdict = "cannot tell (not judged)" if prediction.is_explained else "cannot tell from text"
-        return UNCOVERED, f"{verdict}: generate and judge some images"
-    side = prediction.side(place)
-    if prediction.is_sure(side, place):
-        return LEANS, f"leans {prediction.values[side]}: rewrite it or use a method"
-    return UNDECIDED, _remedy_if_unclear(prediction, place)
-
-
-def _remedy_if_unclear(prediction: Prediction, place: int) -> str:
-    """Return the verdict and the recommended action for a prompt without a clear lean."""
-    n = prediction.own_images.get(place)
-    if n is None:
-        return "no clear lean: generate some images"
-    share = prediction.shares[0, prediction.side(place), place]
-    more = images_to_settle(share, n, 1 / len(prediction.values))
+def _of_model(prompt: str, numbers: dict[str, float]) -> AdvisedPrompt:
+    """Return the advice on a prompt from counts for the audited model."""
+    value = _leaning(numbers)
+    if value:
+        return AdvisedPrompt(prompt, LEANS, f"counted, leans {value}: rewrite it or use a method")
+    n = round(sum(numbers.values()))
+    share = max(numbers.values()) / sum(numbers.values())
+    more = images_to_settle(share, n, 1 / len(numbers))
+    if more is None and n < FEWEST_EVEN:
+        more = FEWEST_EVEN
     if more is not None:
-        return f"too few images ({n}): generate {more} more"
-    if n < FEWEST_EVEN:
-        return f"too few images ({n}): generate {FEWEST_EVEN} more"
-    return "no clear lean: nearly even so far"
+        advice = f"too few images ({more} more): generate {more} more"
+        return AdvisedPrompt(prompt, UNDECIDED, advice)
+    return AdvisedPrompt(prompt, UNDECIDED, "counted, no clear lean: nearly even so far")
 
 
-def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
-    """Return the prompts whose share was counted or predicted."""
-    return [row for row in advised if row.rank < NOTHING and prediction.is_known(row.place)]
+def _of_other_models(prompt: str, numbers: Sequence[dict[str, float]]) -> AdvisedPrompt:
+    """Return the advice on a prompt from counts for released models.
+
+    Even if they all lean the same way, another model may lean the other way.
+    """
+    sides = {_leaning(one) for one in numbers}
+    models = quantity(len(numbers), "released model")
+    if len(sides - {""}) > 1:
+        return AdvisedPrompt(prompt, OPPOSED, f"counted in {models}, which differ: {ADD_IMAGES}")
+    if "" not in sides:
+        (value,) = sides
+        verb = "leans" if len(numbers) == 1 else "all lean"
+        advice = f"counted in {models}, {verb} {value}: {ADD_IMAGES}"
+        return AdvisedPrompt(prompt, OTHERS_LEAN, advice)
+    return AdvisedPrompt(prompt, UNDECIDED, f"counted in {models}, no clear lean: {ADD_IMAGES}")
 
 
 def _sentences(
     advised: Sequence[AdvisedPrompt],
-    predictions: Sequence[Prediction],
-    attribute: PromptSet,
-    source: str,
+    sources: Sequence[Counted],
+    values: Sequence[str],
+    name: str,
     *,
-    is_of_pipeline: bool,
+    is_of_model: bool,
 ) -> list[str]:
-    """Summarise how many prompts lean, and how their shares were obtained.
+    """Summarise how many prompts lean, and where the counts come from.
 
     Args:
         advised: the prompts with their advice.
-        predictions: one prediction per source of counts.
-        attribute: the attribute's prompt set.
-        source: name of the counts in reports.
-        is_of_pipeline: whether a pipeline embeds the prompts.
+        sources: the counts.
+        values: the attribute's values.
+        name: name of the audited model, or "".
+        is_of_model: whether the counts are for this model.
     """
-    prediction = predictions[0]
-    if len(predictions) > 1:
-        sentences = _summary_of_models(advised, predictions)
-    else:
-        sentences = _summary(advised, prediction, source)
-    predicted = [row.prompt for row in _predicted(advised, prediction)]
-    if predicted and can_balance(attribute):
-        people = balance_prompts(predicted, attribute, seed=0, people="same").people
-        several = [text for text, persons in zip(predicted, people, strict=True) if persons[1:]]
-        if several:
-            sentences.append(
-                f"{len(several):,} of {quantity(len(predicted), 'predicted prompt')} show several"
-                f" people, such as “{several[0]}”; the share is for the first person."
-            )
-    foreign = [row for row in advised if not is_english(row.prompt)]
-    if foreign and prediction.calibration is not None:
-        sentences.append(
-            f"{len(foreign)} of {len(advised)} prompts are not in English; these counts only"
-            " predict English prompts."
-        )
-    if len(predictions) == 1:
-        sentences = _with_fit(sentences, advised, prediction)
-        if is_of_pipeline and not prediction.is_of_model:
-            other_model = (
-                f"These counts are for {prediction.calibration}, not for {prediction.model}, whose"
-                " images may lean the other way: measure them (--measure)."
-            )
-            sentences.insert(0, other_model)
-    return sentences
-
-
-def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
-    """Summarise all prompts, the most urgent one, and where the shares come from."""
     sentences = [f"{quantity(len(advised), 'prompt')}: {_verdicts(advised)}."]
-    predicted = _predicted(advised, prediction)
-    leaning = [row for row in predicted if row.rank == LEANS]
+    uncounted = [row for row in advised if row.rank == UNCOUNTED]
+    if uncounted:
+        n = len(uncounted)
+        nobody = "no image was counted" if is_of_model else "no released model was counted"
+        missing = (
+            f"For {n:,} of {quantity(len(advised), 'prompt')}, {nobody}, such as"
+            f" “{uncounted[0].prompt}”: {ADD_IMAGES}."
+        )
+        sentences.insert(0 if 2 * n > len(advised) else 1, missing)
+    leaning = [row for row in advised if row.rank == LEANS]
     for row in leaning[:1]:
-        side = prediction.side(row.place)
-        share, low, high = prediction.shares[:, side, row.place]
+        numbers = sources[0].of(row.prompt)
+        value = max(numbers, key=numbers.__getitem__)
+        share, low, high = share_of(numbers, value)
         sentences.append(
-            f"Look first at “{row.prompt}”: {row.verdict}, {share:.0%} {prediction.values[side]}"
+            f"Look first at “{row.prompt}”: {row.verdict}, {share:.0%} {value}"
             f" [{low:.0%}, {high:.0%}]."
         )
-    missing = [int(more) for row in predicted for more in MISSING.findall(row.advice)]
-    if missing and not leaning:
-        settled = quantity(missing.count(min(missing)), "prompt")
-        more = quantity(min(missing), "more image")
-        sentences.append(f"For a verdict on {settled}, generate {more} of each.")
-    n_counted = sum(row.place in prediction.n_images for row in predicted)
-    verb = "was" if n_counted == 1 else "were"
-    if prediction.own_images:
-        n_own = sum(prediction.own_images.get(row.place, 0) for row in predicted)
-        sentences.append(f"{quantity(n_counted, 'share')} {verb} counted in {n_own:,} {source}.")
-    elif n_counted:
-        sentences.append(
-            f"{quantity(n_counted, 'share')} {verb} counted in judged images of the same subject"
-            f" ({source})."
-        )
-    if prediction.lines and n_counted < len(predicted):
-        shares = "The other shares" if n_counted else "The shares"
-        sentences.append(
-            f"{shares} are predicted from text alone, before any images are generated, by a line"
-            f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
-        )
-    return sentences
-
-
-def _summary_of_models(
-    advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
-) -> list[str]:
-    """Summarise the prompts for a model without counts, using other models' counts."""
-    calibrations = [p.calibration for p in predictions if p.calibration is not None]
-    models = listed_words(list(map(str, calibrations)))
-    sentences = [
-        f"There are no counts for images from this model ({predictions[0].model}), so the audit"
-        " cannot tell which way they lean: measure them (--pipeline DIR --measure 8)."
-    ]
-    unpredicted = [row for row in advised if row.rank == NOTHING]
-    if unpredicted:
-        sentences.append(f"Without a prediction: {_verdicts(unpredicted)}.")
-    sentences.append(
-        f"For comparison, the shares are shown for {models}; use --calibration NAME to show only"
-        " one of them."
-    )
-    opposed = [row for row in advised if row.rank == OPPOSED]
-    for row in opposed[:1]:
-        known = [prediction for prediction in predictions if prediction.is_known(row.place)]
-        # Choose the value with the largest share, averaged over the models with counts.
-        side = int(np.mean([p.shares[0, :, row.place] for p in known], axis=0).argmax())
-        shares = []
-        for prediction in known:
-            if prediction.calibration is not None:
-                share = prediction.shares[0, side, row.place]
-                shares.append(f"{prediction.calibration.model} {share:.0%}")
-        value = predictions[0].values[side]
-        sentences.append(f"They differ most on “{row.prompt}”: {value} in {', '.join(shares)}.")
-    fits = []
-    for calibration, prediction in zip(calibrations, predictions, strict=True):
-        fit = f"{prediction.r2:.2f}" if prediction.lines else "no line"
-        fits.append(f"{calibration.name} {fit}")
-    sentences.append(
-        "For judged subjects, the share was counted in their images. For other subjects, it is"
-        f" predicted from text by a line (leave-one-out R2: {', '.join(fits)}; if R2 is 0 or less,"
-        " nothing is predicted)."
-    )
+    more = [int(number) for row in advised for number in MISSING.findall(row.advice)]
+    if more and not leaning:
+        settled = quantity(more.count(min(more)), "prompt")
+        images = quantity(min(more), "more image")
+        sentences.append(f"For a verdict on {settled}, generate {images} of each.")
+    counted = [row for row in advised if row.rank < UNCOUNTED]
+    if not counted:
+        return sentences
+    shares = f"{quantity(len(counted), 'share')} {'was' if len(counted) == 1 else 'were'} counted"
+    if sources[0].calibration is None:
+        n = sum(round(sum(sources[0].of(row.prompt).values())) for row in counted)
+        sentences.append(f"{shares} in {n:,} {sources[0].source}.")
+    elif is_of_model:
+        sentences.append(f"{shares} in judged images of the same subject ({sources[0].source}).")
+    else:
+        models = listed_words([str(source.calibration) for source in sources])
+        whose = f"{name} has no counts, and may" if name else "Your model may"
+        sentences.append(f"{shares} in images by {models}. {whose} lean the other way.")
     return sentences
 
 
 def _verdicts(advised: Sequence[AdvisedPrompt]) -> str:
-    """Count the prompts with each verdict, most urgent first.
-
-    Example: "1 leans male, 3 have too few images (3 or 4) for a verdict, 1 asks for no person"
-    """
-    # Verdicts name the number of images, and quote the words of a fact.
-    kinds = [re.split(r' \(\d| "', row.verdict)[0] for row in advised]
-    numbers = {n for row in advised for n in re.findall(r"too few images \((\d+)\)", row.verdict)}
-    images = sorted(map(int, numbers))
-    shown = " or ".join(map(str, images))
-    if len(images) > 2:
-        shown = f"{images[0]:,} to {images[-1]:,}"
-    clauses = []
-    for kind, count in Counter(kinds).items():
-        words = CLAUSES.get(kind, f"is not predicted ({kind})").format(shown)
-        if kind.startswith(("leans ", "states ", "may name ")):
-            words = kind
-        verb, _, rest = words.partition(" ")
-        clauses.append(f"{count:,} {verb if count == 1 else PLURALS.get(verb, verb)} {rest}")
-    return ", ".join(clauses)
+    """Count the prompts with each verdict: "1 counted, leans male, 3 too few images"."""
+    kinds = Counter(row.verdict.partition(" (")[0] for row in advised)
+    return "; ".join(f"{count:,} {kind}" for kind, count in kinds.items())
 
 
-def _with_fit(
-    sentences: list[str], advised: Sequence[AdvisedPrompt], prediction: Prediction
-) -> list[str]:
-    """Add sentences about how well the line fits, unless all shares were counted.
-
-    If the text embeddings do not explain the shares, the first sentence says so.
-    """
-    places = {row.place for row in advised if row.rank < NOTHING}
-    if not prediction.lines or places <= set(prediction.n_images):
-        return sentences
-    r2 = prediction.r2
-    fit = (
-        f"Leave-one-out R2 over the judged prompts: {r2:.2f} (1 is exact, 0 is no better than the"
-        " mean share)."
-    )
-    if r2 <= 0:
-        subjects = "other prompts" if prediction.n_images else "these prompts"
-        unpredictable = (
-            f"What {subjects} will show cannot be predicted from text, which does not explain the"
-            " judged images: generate and judge images instead."
-        )
-        return [unpredictable, *sentences, fit]
-    if r2 < POOR:
-        hardly = "That is hardly better than the mean share: generate and judge images instead."
-        return [*sentences, fit, hardly]
-    return [*sentences, fit]
-
-
-def _shown_values(prediction: Prediction) -> list[str]:
-    """Return the values whose shares are reported: one of two, since they add up to 1, or all."""
-    return prediction.values[:1] if len(prediction.values) == 2 else prediction.values
-
-
-def _add_shares(
-    result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
-) -> None:
-    """Add the counted or predicted share for each prompt.
+def share_of(numbers: dict[str, float], value: str) -> tuple[float, float, float]:
+    """Return the share of a value among images, with its exact interval.
 
     Args:
-        result: the result to add rows to.
-        predicted: the prompts with a share.
-        prediction: the prediction for these prompts.
-        method: name of the calibration if there are several, otherwise `NONE`.
+        numbers: value -> number of images, which may be fractional, because tables may weight them.
+        value: the value.
     """
-    n = {"calibration prompts": prediction.n_judged}
-    for row in predicted:
-        n_of_row = n
-        if row.place in prediction.n_images:
-            n_of_row = {"images": prediction.n_images[row.place]}
-        metric = "counted_share" if row.place in prediction.own_images else "predicted_share"
-        for side, value in enumerate(_shown_values(prediction)):
-            share, low, high = prediction.shares[:, side, row.place].tolist()
-            subset = f"{row.prompt}: {value}"
-            result.add(metric, method, share, (low, high), n=n_of_row, subset=subset)
+    total = sum(numbers.values())
+    n = max(round(total), 1)
+    share = numbers[value] / total
+    low, high = exact_interval(round(share * n), n)
+    return share, min(low, share), max(high, share)
+
+
+def _add_shares(result: TaskResult, prompt: str, numbers: dict[str, float], method: str) -> None:
+    """Add the counted share of each value, or of one of two, since they add up to 1."""
+    n = {"images": round(sum(numbers.values()))}
+    for value in list(numbers)[: 1 if len(numbers) == 2 else None]:
+        share, low, high = share_of(numbers, value)
+        result.add("counted_share", method, share, (low, high), n=n, subset=f"{prompt}: {value}")

@@ -1,4 +1,4 @@
-"""`vldebias audit`: predict what images will show, and audit rewriters."""
+"""`vldebias audit`: count who appears in images of prompts, and audit rewriters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from vldebias.cli.common import (
     write_run,
 )
 from vldebias.cli.flags import (
-    HOST,
     AttributeSet,
     Json,
     flags_of_options,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 # `vldebias audit` options, and the panels in which its help shows them.
-EMBEDDINGS = "Model that embeds the prompts"
+PIPELINE = "Pipeline"
 MEASUREMENT = "Measurement"
 OTHER_TEXTS = "Other texts"
 PromptsFile = Annotated[
@@ -48,37 +47,14 @@ Column = Annotated[
     str | None,
     typer.Option(help="Column with the prompts. Default: detected by name."),
 ]
-Texts = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True,
-        help="Text embeddings (.npz) for the prompts, the prompt set and the calibration.",
-        rich_help_panel=EMBEDDINGS,
-    ),
-]
-Calibration = Annotated[
-    str | None,
-    typer.Option(
-        "--calibration",
-        help=(
-            "Counts of judged images: fair-diffusion, sd15, sd3, sd35, flux2, uce, miniature"
-            " (sd3@3 for guidance 3), or a CSV file about your own images, with the columns prompt"
-            " and value and a row per image, or with prompts and a column of counts per value."
-            " Default: the counts for the pipeline. If there are none, the audit makes no"
-            " prediction and shows the counts for other models (gender only)."
-        ),
-        metavar="NAME|FILE",
-    ),
-]
 Measure = Annotated[
     int | None,
     typer.Option(
         min=1,
         help=(
-            "Calibrate the audit on your own --pipeline by generating and judging N images for"
-            " each of up to 30 prompts (or all prompts of the protocol). Writes a record. Run it"
-            " again to continue, or with a larger N to add images to prompts that are still"
-            " unclear."
+            "Generate and judge N images for each of up to 30 prompts (or all prompts of the"
+            " protocol) with --pipeline. Writes a record. Run it again to continue, or with a"
+            " larger N to add images to prompts that are still unclear."
         ),
         metavar="N",
         rich_help_panel=MEASUREMENT,
@@ -140,7 +116,7 @@ Rewritten = Annotated[
 
 @with_flags(
     [
-        *flags_of_options(*HOST, panel=EMBEDDINGS),
+        *flags_of_options("pipeline", "device", "dtype", panel=PIPELINE),
         *flags_of_options("judge", "steps", panel=MEASUREMENT),
     ]
 )
@@ -148,8 +124,6 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     attribute: AttributeSet,
     file: PromptsFile = None,
     column: Column = None,
-    texts: Texts = None,
-    calibration: Calibration = None,
     measure: Measure = None,
     width: Width = None,
     guidance: Guidance = None,
@@ -160,21 +134,17 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     as_json: Json = False,
     **flags: Any,
 ) -> None:
-    """Predict what each prompt's images will show, with intervals, before generating any.
+    """Show who appears in images of each prompt's subject, counted, with intervals.
 
-    Writes a page, result.json and prompts.csv, which list the prompts that need attention first.
+    Without --measure, the counts are those that others published for released models. Writes a
+    page, result.json and prompts.csv, which list the prompts that need attention first.
 
     Examples:
+      vldebias audit prompts.txt --attribute gender
       vldebias audit prompts.txt --attribute gender \\
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
-      vldebias audit prompts.txt --attribute gender --model ViT-B-32 \\
-          --pretrained openai
-      vldebias audit prompts.txt --attribute gender --pipeline DIR \\
-          --calibration sd3
       vldebias audit prompts.txt --attribute gender --pipeline DIR --measure 8 \\
           --width 0.1
-      vldebias audit prompts.txt --attribute race --pipeline DIR \\
-          --calibration judged.csv
       vldebias audit protocol.txt --attribute gender --pipeline DIR --measure 8 \\
           --sign "Jane Doe, CC0-1.0" --out record.json
       vldebias audit --attribute gender --original users.txt \\
@@ -185,7 +155,10 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
         return
     if file is None or original is not None or rewritten is not None:
         raise InvalidInputError("expected FILE, or both --original and --rewritten")
-    _check_source(flags, texts, measure, calibration)
+    if measure is not None and "pipeline" not in flags:
+        raise InvalidInputError("--measure needs --pipeline, which generates the images")
+    if measure is not None:
+        check_host(flags)
     signature = _signature(sign, measure)
     record_file = folder / "record.json"
     if folder.suffix == ".json":
@@ -202,24 +175,18 @@ def audit_command(  # noqa: PLR0913  (each is an option of the command)
     listed = read_prompts(file, column)
     print_message(f"{file}: read {listed}")
     numbers = _print_numbers(listed.prompts, attribute, measure, width, folder)
-    # Importing torch takes several seconds, so report mistakes first.
-    from vldebias.data.embeddings import load_texts
     from vldebias.utils.files import spreadsheet_csv, write_atomically
 
     from .advice import audit
 
-    if texts is not None:
-        result = audit(listed, attribute, texts=load_texts(texts), calibration=calibration)
-    elif measure is not None:
-        loaded, pilot = _count_values(flags, attribute, numbers, guidance, folder)
+    if measure is not None:
+        pilot = _count_values(flags, attribute, numbers, guidance, folder)
         _write_record(pilot, record_file, signature)
         print_message(f"counts: {folder / 'measured.csv'}, {record_file}")
-        result = audit(listed, attribute, pipe=loaded, calibration=pilot.counts)
+        result = audit(listed, attribute, pipe=flags["pipeline"], counts=pilot.counts)
         _add_images(result, pilot, signature)
-    elif "pipeline" in flags:
-        result = audit(listed, attribute, pipe=_loaded(flags), calibration=calibration)
     else:
-        result = audit(listed, attribute, model=_loaded(flags), calibration=calibration)
+        result = audit(listed, attribute, pipe=flags.get("pipeline"))
     write_atomically(folder / "prompts.csv", spreadsheet_csv(_listed(result), index=True))
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
@@ -248,29 +215,6 @@ def _loaded(flags: dict[str, Any]) -> Loaded:
 
     flags["device"] = device_of(flags.get("device"))
     return load_host(**host_flags(flags))
-
-
-def _check_source(
-    flags: dict[str, Any], texts: Path | None, measure: int | None, calibration: str | None
-) -> None:
-    """Check that one source of embeddings is set, and that it is a pipeline to judge images."""
-    sources = [texts is not None, "model" in flags, "pipeline" in flags]
-    if sum(sources) != 1:
-        if measure is not None and not any(sources):
-            raise InvalidInputError("--measure needs --pipeline, which generates the images")
-        if any(sources):
-            raise InvalidInputError("expected only one of --model, --pipeline and --texts")
-        raise InvalidInputError(
-            "an audit predicts what a model shows, so it needs --pipeline or --model; to try it:"
-            " --pipeline miniature. To balance prompts without a model: vldebias prompts balance"
-            " FILE --attribute gender"
-        )
-    if measure is not None and ("pipeline" not in flags or calibration is not None):
-        raise InvalidInputError(
-            "--measure needs --pipeline, and cannot be combined with --calibration"
-        )
-    if texts is None:
-        check_host(flags)
 
 
 def _signature(sign: str | None, measure: int | None) -> dict[str, str]:
@@ -339,12 +283,8 @@ def _count_values(
     images: Mapping[str, int],
     guidance: float | None,
     folder: Path,
-) -> tuple[Loaded, Pilot]:
-    """Count the values in a pipeline's images, and write measured.csv.
-
-    Returns:
-        The pipeline and its judged images.
-    """
+) -> Pilot:
+    """Count the values in a pipeline's images, and write measured.csv."""
     from vldebias.utils.files import only_writer, spreadsheet_csv, write_atomically
     from vldebias.utils.options import Options
     from vldebias.utils.progress import Progress
@@ -370,7 +310,7 @@ def _count_values(
             progress=progress,
         )
     write_atomically(folder / MEASURED, spreadsheet_csv(pilot.counts))
-    return loaded, pilot
+    return pilot
 
 
 def _write_record(pilot: Pilot, file: Path, signature: Mapping[str, str]) -> None:
@@ -419,10 +359,8 @@ def _listed(result: Result) -> pd.DataFrame:
     from vldebias.measure.rows import NONE
 
     rows = result.to_pandas()
-    counted = rows[rows.metric == "counted_share"]
-    predicted = rows[(rows.metric == "predicted_share") & ~rows.subset.isin(counted.subset)]
-    shares = pd.concat([counted, predicted])
-    shares = shares.rename(columns={"value": "share", "method": "calibration"})
+    shares = rows[rows.metric == "counted_share"]
+    shares = shares.rename(columns={"value": "share", "method": "model"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
     # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
     shares["value"] = [value for _, _, value in parts]
@@ -431,6 +369,6 @@ def _listed(result: Result) -> pd.DataFrame:
     # Keep the order of the audit, which lists prompts that need attention first.
     table = advice.rename_axis("prompt").to_frame()
     columns = ["value", "share", "low", "high"]
-    if (shares.calibration != NONE).any():
-        columns = ["calibration", *columns]
+    if (shares.model != NONE).any():
+        columns = ["model", *columns]
     return table.join(shares[columns])

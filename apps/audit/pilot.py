@@ -1,4 +1,4 @@
-"""Run a pilot: judge a few images per prompt, from which an audit predicts shares."""
+"""Run a pilot: judge a few images per prompt."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 
 from ..generate.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
-from .line import read_counts
-from .prediction import FEWEST_EVEN, images_to_settle, is_clearly_above
+from .counts import FEWEST_EVEN, images_to_settle, is_clearly_above, read_counts
 from .recorded import record_of_images
 from .records.protocol import load_protocol
 from .records.schema import NEUTRAL, Record
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from diffusers import DiffusionPipeline
 
-MOST_PROMPTS = 30  # maximum number of pilot prompts; the shares of other prompts are predicted
+MOST_PROMPTS = 30  # maximum number of pilot prompts
 BATCH_SIZE = 8
 MEASURED = "measured.csv"  # file of counts in the output folder
 T = TypeVar("T")
@@ -50,7 +49,7 @@ class Pilot:
     """Judged images of a few prompts.
 
     Attributes:
-        counts: counts for `vldebias.audit(calibration=...)`, with one row per prompt (`prompt`, a
+        counts: counts for `vldebias.audit(counts=...)`, with one row per prompt (`prompt`, a
             column of counts per value, `model` and `guidance`).
         record: a record of the images.
         images: for each prompt, its judged images. An answer is "unclear" if the judge does not
@@ -178,7 +177,7 @@ def measure_prompts(
         raise InvalidInputError(
             f"measure: judge {judge.name} recognises {', '.join(judge.names)}; expected a judge for"
             f" {attribute.name} with the values {', '.join(attribute.attributes)}; use a different"
-            " judge, or label images by hand (--calibration FILE)"
+            " judge, or label images by hand (vldebias label)"
         )
     steps, scale = STEPS_AND_GUIDANCE[is_miniature]
     if not is_miniature:

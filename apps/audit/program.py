@@ -7,14 +7,13 @@ PROGRAM = Program(
         "audit": Entry(
             "commands",
             "audit_command",
-            "Predict what each prompt's images will show, with intervals, before generating any.",
+            "Show who appears in images of each prompt's subject, counted, with intervals.",
             extras="clip,eval",
         ),
         "records": Entry(
             "records.commands",
             "app",
-            "Record who appears in a model's images, and check, show and predict from such"
-            " records.",
+            "Record who appears in a model's images, and check and show such records.",
         ),
     },
     names={"audit": "advice"},

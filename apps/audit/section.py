@@ -48,14 +48,12 @@ class AuditedPrompt(NamedTuple):
     Attributes:
         prompt: text of the prompt.
         share: share of the prompt's likeliest value, such as "87% male [60%, 95%]", or the range
-            over several models, such as "9% to 94% female". Empty if no share is predicted.
+            over several models, such as "9% to 94% female". Empty if nothing was counted.
         verdict: the audit's verdict on the prompt.
         remedy: the recommended action.
-        models: shares predicted by several models, such as "sd3 94%, flux2 9%", if available.
-        n_images: number of images in which the share was counted, or 0 if it is predicted.
-        predicted: for a counted share, the share predicted without these images, if available.
-        images: for a counted share, the images, if available.
-        is_unlike: whether the counted share contradicts the predicted one.
+        models: shares of several models, such as "sd3 94%, flux2 9%", if available.
+        n_images: number of images in which the share was counted, or 0.
+        images: the images, if available.
     """
 
     prompt: str
@@ -64,14 +62,12 @@ class AuditedPrompt(NamedTuple):
     remedy: str
     models: str = ""
     n_images: int = 0
-    predicted: str = ""
     images: Sequence[AuditedImage] = ()
-    is_unlike: bool = False
 
 
 @dataclass(frozen=True)
-class PredictedShare:
-    """Predicted share of a prompt's images that show a value, with its interval."""
+class CountedShare:
+    """Share of a prompt's images that show a value, with its interval."""
 
     share: float
     value: str
@@ -139,16 +135,9 @@ class AuditSection:
         """
         shown = self.prompts[: max(room - 1, 0)]  # one line is needed for the heading
         head = ["verdict", share_heading(self.prompts), "prompt"]
-        has_prediction = any(row.predicted for row in self.prompts)
-        if has_prediction:
-            head.insert(2, "expected")
         rows = [head]
         for row in shown:
             cells = [row.verdict, row.share, " ".join(row.prompt.split())]
-            if has_prediction:
-                # The interval would leave too little space for the prompt.
-                share = row.predicted.partition(" [")[0]
-                cells.insert(2, f"{share} (unlike)" if row.is_unlike else share)
             rows.append(cells)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
@@ -186,13 +175,10 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
             continue
         values = provenance.settings.get("values", ())
         of_task = frame[frame.task == provenance.task]
-        block = of_task[of_task.metric == "predicted_share"]
-        counted_rows = of_task[of_task.metric == "counted_share"]
+        block = of_task[of_task.metric == "counted_share"]
         shares = _likeliest_shares(block[block.method == NONE], values)
-        counted = _likeliest_shares(counted_rows, values)
         images_of_prompt = provenance.settings.get("images") or {}
         numbers = _counted_images(of_task[of_task.method == NONE])
-        unlike = _contradicted(counted_rows, block, 1 / max(len(values), 1))
         shares_by_model = {}
         for method, rows in block[block.method != NONE].groupby("method", sort=False):
             shares_by_model[str(method)] = _likeliest_shares(rows, values)
@@ -203,14 +189,9 @@ def audited_prompts(result: Measurements, frame: pd.DataFrame) -> list[AuditedPr
             models = ""
             if shares_by_model:
                 share, models = _range_over_models(prompt, shares_by_model)
-            predicted = ""
-            if prompt in counted:
-                predicted = share
-                share = str(counted[prompt])
-            advised = AuditedPrompt(prompt, share, verdict, remedy, models, numbers.get(prompt, 0))
             images = _audited_images(images_of_prompt.get(prompt, ()))
-            advised = advised._replace(predicted=predicted, images=images)
-            audited.append(advised._replace(is_unlike=prompt in unlike))
+            n = numbers.get(prompt, 0)
+            audited.append(AuditedPrompt(prompt, share, verdict, remedy, models, n, images))
     return audited
 
 
@@ -218,23 +199,9 @@ def _counted_images(frame: pd.DataFrame) -> dict[str, int]:
     """Map each prompt whose share was counted to the number of images."""
     numbers: dict[str, int] = {}
     for row in frame.itertuples():
-        # The packaged counts for the same subject are used as predictions.
-        if row.metric == "counted_share" or row.units == ("images",):
+        if row.metric == "counted_share":
             numbers.setdefault(row.subset.rpartition(": ")[0], row.n)
     return numbers
-
-
-def _contradicted(counted: pd.DataFrame, predicted: pd.DataFrame, even: float) -> set[str]:
-    """Return the prompts whose counted share contradicts the predicted one.
-
-    The intervals do not overlap, or the prediction clearly leans to the other side.
-    """
-    both = counted.merge(predicted, on="subset", suffixes=("", "_before"))
-    is_apart = (both.low > both.high_before) | (both.high < both.low_before)
-    is_below = (both.value < even) & (both.low_before > even)
-    is_above = (both.value > even) & (both.high_before < even)
-    contradicted = both.subset[is_apart | is_below | is_above]
-    return {subset.rpartition(": ")[0] for subset in contradicted}
 
 
 def _audited_images(entries: Sequence[Sequence[Any]]) -> list[AuditedImage]:
@@ -271,13 +238,8 @@ def _is_in_folder(path: object) -> bool:
 
 
 def share_heading(prompts: Sequence[AuditedPrompt]) -> str:
-    """Return a heading for the shares, which says whether they were counted or predicted."""
-    if any(row.models for row in prompts):
-        return "share over models"
-    are_counted = {row.n_images > 0 for row in prompts if row.share}
-    if len(are_counted) == 2:
-        return "expected share [95%]"
-    return "counted share [95%]" if True in are_counted else "predicted share [95%]"
+    """Return a heading for the shares."""
+    return "share over models" if any(row.models for row in prompts) else "counted share [95%]"
 
 
 def commands_of_remedies(
@@ -319,7 +281,7 @@ def commands_of_remedies(
                 " verdict get no more)"
             )
         commands.append((words, again if is_again else f"{command} {number}"))
-    elif re.search("generate|measure", remedies) and "--measure" not in command_run:
+    elif re.search("generate|--measure", remedies) and "--measure" not in command_run:
         commands.append(("Generate and judge images", f"{command} --measure 8"))
     return commands
 
@@ -342,19 +304,19 @@ def _prompts_of(command_run: str) -> str:
 
 
 def _range_over_models(
-    prompt: str, shares_by_model: dict[str, dict[str, PredictedShare]]
+    prompt: str, shares_by_model: dict[str, dict[str, CountedShare]]
 ) -> tuple[str, str]:
     """Return the range of a prompt's share over all models, and each model's share.
 
     Returns:
         Two strings such as "9% to 94% female" and "sd3 94%, flux2 9%". Both are empty if no model
-        predicts a share.
+        was counted.
     """
     known = {name: shares[prompt] for name, shares in shares_by_model.items() if prompt in shares}
     if not known:
         return "", ""
-    # Report all shares for the value with the largest total. Models that predict the other value of
-    # a binary attribute contribute the remainder.
+    # Report all shares for the value with the largest total. Models that mostly show the other
+    # value of a binary attribute contribute the remainder.
     total_of_value: dict[str, float] = {}
     for predicted in known.values():
         total_of_value[predicted.value] = total_of_value.get(predicted.value, 0) + predicted.share
@@ -370,39 +332,36 @@ def _range_over_models(
     return f"{low:.0%} to {high:.0%} {likeliest}", models
 
 
-def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
+def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, CountedShare]:
     """Return the share of each prompt's most likely value, or of the first one if there is a tie.
 
     Args:
-        frame: rows with the shares predicted by one model.
+        frame: rows with the shares of one model.
         values: the attribute's values.
     """
-    largest: dict[str, PredictedShare] = {}
+    largest: dict[str, CountedShare] = {}
     for row in frame.itertuples():
         # Subsets have the form "PROMPT: VALUE". Only the prompt may contain colons.
         prompt, _, value = row.subset.rpartition(": ")
         shares = [largest[prompt]] if prompt in largest else []
-        shares.append(PredictedShare(row.value, value, row.low, row.high))
+        shares.append(CountedShare(row.value, value, row.low, row.high))
         if len(values) == 2:
             # For a binary attribute, results only contain the share of one value.
             (second_value,) = [name for name in values if name != value]
-            rest = PredictedShare(1 - row.value, second_value, 1 - row.high, 1 - row.low)
+            rest = CountedShare(1 - row.value, second_value, 1 - row.high, 1 - row.low)
             shares.append(rest)
         largest[prompt] = max(shares, key=lambda predicted: predicted.share)
     return largest
 
 
 def ranges_of_prompts(frame: pd.DataFrame) -> dict[str, tuple[float, float, float]]:
-    """Return each prompt's counted or predicted share with its interval, as (low, share, high).
+    """Return each prompt's counted share with its interval, as (low, share, high).
 
     If the attribute has more than two values, the share of the most likely value is returned. If
-    there are predictions from several models, the share is their median, and the interval ranges
+    several models were counted, the share is their median, and the interval ranges
     from the smallest to the largest.
     """
-    counted = frame[frame.metric == "counted_share"]
-    # A counted share takes precedence over the prediction for the same prompt.
-    is_predicted = (frame.metric == "predicted_share") & ~frame.subset.isin(counted.subset)
-    shares = frame[is_predicted | frame.index.isin(counted.index)]
+    shares = frame[frame.metric == "counted_share"]
     range_of_prompt: dict[str, tuple[float, float, float]] = {}
     for subset, rows in shares[shares.method != NONE].groupby("subset", sort=False):
         prompt = str(subset).rpartition(": ")[0]
@@ -427,7 +386,7 @@ def ends_of_ranges(result: Measurements, frame: pd.DataFrame) -> tuple[str, str]
         Labels such as "all men" and "all women", or None if the attribute has more than two values,
         since the prompts' shares may then belong to different values.
     """
-    subsets = frame[frame.metric.isin(["counted_share", "predicted_share"])].subset
+    subsets = frame[frame.metric == "counted_share"].subset
     shown = {subset.rpartition(": ")[2] for subset in subsets}
     values: list[str] = []
     for provenance in result.provenance:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vldebias.cli.common import print_message
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import need
 from vldebias.prompts import load_prompts
 
 LOCALHOST = "127.0.0.1"
@@ -17,13 +17,9 @@ def mcp(
     attribute: Annotated[
         str, typer.Option(help="Default attribute for calls: gender, age, race or skin-tone.")
     ] = "gender",
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model used to embed the prompts of audits, such as ViT-B-32."),
-    ] = None,
     pipeline: Annotated[
         str | None,
-        typer.Option(help="Pipeline used to embed the prompts of audits, instead of a model."),
+        typer.Option(help="Pipeline whose published counts audits show. Default: all."),
     ] = None,
     port: Annotated[
         int | None,
@@ -40,17 +36,15 @@ def mcp(
 
     Examples:
       vldebias mcp
-      vldebias mcp --attribute age --model miniature
+      vldebias mcp --attribute age
       vldebias mcp --port 8791
     """
-    if model is not None and pipeline is not None:
-        raise InvalidInputError("got both --model and --pipeline; expected at most one of them")
     load_prompts(attribute)  # report an unknown name before starting the server
     need("mcp")
     from ..serving import listen
     from .tools import Tools, serve_stdio, tools_server
 
-    server = tools_server(Tools(attribute, model=model, pipeline=pipeline))
+    server = tools_server(Tools(attribute, pipeline=pipeline))
     if port is None:
         serve_stdio(server)
         return

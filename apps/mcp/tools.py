@@ -20,7 +20,6 @@ from vldebias.prompts import PromptSet, load_prompts
 from vldebias.utils.files import packaged
 from vldebias.version import __version__
 from vldebias.wording import BalancedPrompts, Balancer, balance_prompts
-from vldebias.wording.reasons import reason_in_words
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -76,8 +75,8 @@ class AuditedPrompt(BaseModel):
     Attributes:
         prompt: the original prompt.
         advice: what to do about the prompt.
-        value: the value that most images are predicted to show, or null without a prediction.
-        share: the predicted share of images that show the value.
+        value: the value whose share was counted, or null if no images were counted.
+        share: the share of counted images that show the value.
         low: lower end of the share's 95% interval.
         high: upper end of the share's 95% interval.
     """
@@ -107,19 +106,12 @@ class Tools:
     Args:
         attribute: the default attribute: the name of a packaged prompt set, or the path of a YAML
             file.
-        model: the model whose text embeddings `audit_prompts` uses, as for `vldebias.load_host`.
-            Without a model or pipeline, audits report which prompts are open, but predict no
-            shares.
-        pipeline: the pipeline whose text embeddings are used, instead of a model.
+        pipeline: name of the pipeline whose published counts `audit_prompts` shows. Default: those
+            of all released models.
     """
 
-    def __init__(
-        self, attribute: str = "gender", *, model: str | None = None, pipeline: str | None = None
-    ) -> None:
-        if model is not None and pipeline is not None:
-            raise InvalidInputError("got a model and a pipeline; expected at most one of them")
+    def __init__(self, attribute: str = "gender", *, pipeline: str | None = None) -> None:
         self.default_set = load_prompts(attribute)
-        self.model = model
         self.pipeline = pipeline
         # Reuse balancers, so that values are balanced over all calls.
         self._balancer_of_attribute = {self.default_set.name: Balancer(self.default_set)}
@@ -166,10 +158,10 @@ class Tools:
         return WrittenPrompts(prompts=written, seed=balanced.seed)
 
     def audit_prompts(self, prompts: list[str], attribute: str | None = None) -> AuditedPrompts:
-        """Report which prompts leave an attribute open, and which value their images will favour.
+        """Report which prompts leave an attribute open, and which value images of them show.
 
-        If the server was started with a model, shares with 95% intervals are predicted from the
-        prompts before any image is generated. Example: prompts ["A photo of a pilot"] -> "leans
+        Shares with 95% intervals are counted in published images of the same subject, if there are
+        any for the server's pipeline. Example: prompts ["A photo of a pilot"] -> "counted, leans
         male: rewrite it or use a method", share 0.93 [0.60, 1.00].
 
         Args:
@@ -178,17 +170,14 @@ class Tools:
         """
         _check_prompts(prompts)
         prompt_set = self._set_named(attribute)
-        if self.model is None and self.pipeline is None:
-            return _audit_of_texts(prompts, prompt_set)
-        # Imported here, because torch and the model's library take seconds to load.
         from ..audit.advice import audit
 
-        result = audit(prompts, prompt_set, model=self.model, pipe=self.pipeline)
+        result = audit(prompts, prompt_set, pipe=self.pipeline)
         (task,) = result.provenance
         share_of_prompt: dict[str, dict[str, Any]] = {}
         for row in result.rows:
-            # Use the rows with advice for all models. Individual models have separate rows.
-            if row.metric == "predicted_share" and row.method == NONE:
+            # Without a pipeline, each released model has rows of its own.
+            if row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 low, high = row.interval
                 facts = {"value": value, "share": row.value, "low": low, "high": high}
@@ -231,23 +220,6 @@ def _check_prompts(prompts: list[str], images: int = 1) -> None:
             f"prompts: got {total:,} characters over all images; expected at most"
             f" {MAX_TOTAL_CHARACTERS:,} per call; split the call"
         )
-
-
-def _audit_of_texts(prompts: list[str], prompt_set: PromptSet) -> AuditedPrompts:
-    """Report which prompts leave an attribute open, without predicting shares."""
-    balanced = balance_prompts(prompts, prompt_set, seed=0)
-    audited = []
-    for prompt, reason in zip(prompts, balanced.reasons, strict=True):
-        advice = "leaves it open: balance it"
-        if reason is not None:
-            advice = f"left unchanged: {reason_in_words(reason)}"
-        audited.append(AuditedPrompt(prompt=prompt, advice=advice))
-    n_open = sum(reason is None for reason in balanced.reasons)
-    summary = [
-        f"{n_open} of {len(prompts)} prompts leave {prompt_set.name} open.",
-        "No share is predicted; for predictions, start the server with --model or --pipeline.",
-    ]
-    return AuditedPrompts(prompts=audited, summary=summary)
 
 
 def tools_server(tools: Tools) -> MCPServer:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from apps.audit.line import FOLDER, MINIATURE
+from apps.audit.counts import FOLDER, MINIATURE
 from vldebias.judge.judges import Judge, MiniatureJudge, predict
 from vldebias.judge.stored import decide
 from vldebias.miniature import load_pipeline

@@ -33,7 +33,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from apps.audit.line import ShareLine
 from apps.captions.rows import AnswerRows
 from apps.diagnose import diagnosis
 from apps.edits.edits import interval_over_people
@@ -504,22 +503,8 @@ def reader_cases() -> Iterator[Case]:
                     yield Case("probe", name, f"{n} images", draw, {}, size)
 
 
-# ---- audit, two runs
+# ---- two runs
 # -----------------------------------------------------------------------------------------------
-
-
-def audit(
-    rng: np.random.Generator, prompts: int, images: int, slope: float, middle: float
-) -> Found:
-    """Sample prompts whose shares depend on their lean, including one to predict."""
-    lean = rng.normal(size=prompts + 1)
-    logit = middle + slope * lean + 0.6 * rng.normal(size=prompts + 1)
-    share = rng.binomial(images, 1 / (1 + np.exp(-logit))) / images
-    line = ShareLine(lean[:-1], share[:-1])
-    low, high = line.interval(lean[-1:])
-    # The true value of a prediction differs between data sets, so the interval is shifted by it.
-    truth = float(share[-1])
-    return {"predicted share": (0.0, float(low[0]) - truth, float(high[0]) - truth)}
 
 
 def two_runs(rng: np.random.Generator, n: int, before: float, after: float) -> Found:
@@ -531,17 +516,7 @@ def two_runs(rng: np.random.Generator, n: int, before: float, after: float) -> F
     return {"change between runs": independent(intervals[1], intervals[0])}
 
 
-def audit_cases() -> Iterator[Case]:
-    settings = {
-        "shares about even": (1.0, 0.0),
-        "shares near 0": (1.0, -3.0),
-        "texts say nothing": (0.0, 0.0),
-    }
-    for name, (slope, middle) in settings.items():
-        for prompts, size in ((20, SMALL), (50, USUAL)):
-            draw = partial(audit, prompts=prompts, images=12, slope=slope, middle=middle)
-            truth = {"predicted share": 0.0}
-            yield Case("prediction of the audit", name, f"{prompts} prompts", draw, truth, size)
+def run_cases() -> Iterator[Case]:
     for name, (before, after) in {"middle": (0.7, 0.5), "near 1": (0.98, 0.99)}.items():
         for n, size in ((50, SMALL), (400, USUAL)):
             draw = partial(two_runs, n=n, before=before, after=after)
@@ -678,7 +653,7 @@ FAMILIES = (
     prompt_cases,
     search_cases,
     reader_cases,
-    audit_cases,
+    run_cases,
     reranked_cases,
     stated_cases,
 )

@@ -99,33 +99,3 @@ def three_models() -> str:
         " From `eval/results/steer_models.json` (`python -m eval.experiments.steering_models`)."
     )
     return table(*lines, note=note)
-
-
-# ---- audits of prompts
-
-
-def other_models() -> str:
-    """Write how well the counts of other models predict a held-out model, over all models."""
-    result = read("audit_other_models")
-    rows = [
-        row
-        for row in result.rows
-        if (row.task, row.subset) == ("all models", "two other models or more")
-    ]
-    n = {name: count for row in rows for name, count in row.n.items()}
-    return crossed(
-        rows,
-        {},
-        {
-            "left_out_error": "mean error",
-            "interval_coverage": "inside the others' range",
-            "same_lean": "leans the same way",
-            "opposite_lean": "leans the opposite way",
-        },
-        cell=lambda row: span(row, ".2f"),
-        note=(
-            f"Seven models, each left out once: {n['occupations']} shares of women, of which the"
-            f" others clearly agree on {n['agreed occupations']} (the last two columns). From"
-            " `eval/results/audit_other_models.json`."
-        ),
-    )

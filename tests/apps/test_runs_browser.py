@@ -23,7 +23,7 @@ SCREENS = [(WIDE, "light"), (NARROW, "dark")]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the page for five runs, four of which measured the same, and an unreadable file."""
     folder = tmp_path_factory.mktemp("runs")
-    for run in ("quickstart", "again", "and-again", "once-more", "audit_other_models"):
+    for run in ("quickstart", "again", "and-again", "once-more", "skin"):
         (folder / run).mkdir()
         name = run if (RESULTS / f"{run}.json").exists() else "quickstart"
         shutil.copy(RESULTS / f"{name}.json", folder / run / "result.json")

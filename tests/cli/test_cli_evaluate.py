@@ -2,7 +2,6 @@
 message for bad input."""
 
 import json
-from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -244,10 +243,6 @@ def test_the_quickstart_runs_its_suite_in_a_single_folder(
     assert "Next, " not in call(f"quickstart --out {tmp_path} --json", with_stderr=True)
 
 
-LEANING = {
-    f"A photo of a {value} {job}.": value == "male"
-    for job, value in product(("nurse", "pilot", "editor", "dancer", "plumber"), ("male", "female"))
-}
 AUDIT = "audit prompts.txt --attribute gender"
 
 
@@ -282,36 +277,22 @@ def test_rewritten_prompts_are_read_like_other_prompts() -> None:
 
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list_of_prompts() -> None:
-    log = call(f"{AUDIT} --model miniature", with_stderr=True)
+    log = call(f"{AUDIT} --pipeline miniature", with_stderr=True)
     out = Path("vldebias-audit")
     assert log.startswith("# 3 prompts: ")
     assert "\ntask\tmetric\t" in log
     assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
-    assert "These counts are for" not in log
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"
     assert listed["share"].notna().tolist() == [True, True, False]
-    judged = "prompt,male,female\n" + "\n".join(
-        f"{job},{8 if leans else 1},{1 if leans else 8}" for job, leans in LEANING.items()
-    )
-    Path("judged.csv").write_text(judged)
-    calibrated = call(f"{AUDIT} --model miniature --calibration judged.csv")
-    assert "# 3 prompts: 1 is unlike the judged prompts, 1 has no clear lean, 1 asks" in calibrated
-    assert "Look first at “" not in calibrated
-    listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
-    # The mechanic is further from every judged prompt than the judged prompts are from each other.
-    assert listed["share"].notna().sum() == 1
-    assert listed["advice"]["A photo of a mechanic."].startswith("cannot tell (not judged)")
-    assert set(listed["value"].dropna()) == {"male"}
     printed = call(f"{AUDIT} --pipeline miniature --json")
     assert set(json.loads(printed)["files"]) == {"page", "prompts"}
 
 
 @pytest.mark.usefixtures("here")
 @refused(
-    (f"{AUDIT} --texts rows.npz --model m", "expected only one of --model, --pipeline and --texts"),
-    (f"{AUDIT} --model m --out rows.npz", IS_A_FILE),
+    (f"{AUDIT} --out rows.npz", IS_A_FILE),
     ("diagnose rows.npz --group-column gender --out rows.npz", IS_A_FILE),
 )
 def test_invalid_requests_are_rejected(command: str) -> None:

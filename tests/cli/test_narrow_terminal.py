@@ -21,7 +21,7 @@ HELP = [f"{command} --help" for command in [*PROGRAMS, "prompts", "prompts balan
 MODELS = [
     "eval data birds --option n=40",
     "debias gender --model miniature --method difference",
-    "audit prompts.txt --attribute gender --model miniature",
+    "audit prompts.txt --attribute gender --pipeline miniature",
     "prompts balance prompts.txt --attribute gender --seed 1",
     "rerank results.csv --k 2 --attribute gender",
     f"eval gate {ROOT / 'eval/results/quickstart.json'} --max-gap 0.3",

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from apps.audit.line import FOLDER, MINIATURE
+from apps.audit.counts import FOLDER, MINIATURE
 from eval.experiments.calibration import IMAGES, generated, values_seen
 from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import load_pipeline

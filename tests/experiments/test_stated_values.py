@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apps.audit.line import FOLDER, find_calibration, read_counts
+from apps.audit.counts import FOLDER, find_calibration, read_counts
 from eval.experiments.stated_values import (
     BALANCED,
     ETHNICITIES,

@@ -272,7 +272,6 @@ def test_metrics_are_looked_up_by_name() -> None:
         "of_another@5", "of another@5", "bias"
     )
     bounds = {"share": (0, 1), "fid": (0, math.inf), "lean_r": (-1, 1), "min_skew": (-math.inf, 0)}
-    bounds["lean_r2"] = (-math.inf, 1)
     assert {name: METRICS[name].bounds for name in bounds} == bounds
 
 

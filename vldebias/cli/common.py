@@ -183,7 +183,7 @@ class Command(HelpStyle, TyperCommand):
         """
         passed = list(args)
         known = {name for param in self.params for name in param.opts}
-        command = ctx.command_path.partition(" ")[2]
+        command = words_of_command(ctx)
         for option in (arg.partition("=")[0] for arg in passed):
             removed = REMOVED.get(f"{command} {option}") or REMOVED.get(option)
             if option.startswith("-") and removed and option not in known:
@@ -208,8 +208,34 @@ class Command(HelpStyle, TyperCommand):
             raise
 
 
+def words_of_command(ctx: Context, *words: str) -> str:
+    """Return a command without the program's name, such as "eval gate".
+
+    Args:
+        ctx: context of the command or group.
+        words: words that follow it.
+    """
+    names = list(words)
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return " ".join(names)
+
+
 class Group(HelpStyle, TyperGroup):
     """Command group whose help looks like that of `Command`, and whose errors look like ours."""
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command with a name. If it was removed, the error says what to do instead.
+
+        Args:
+            ctx: context of the group.
+            args: the name, followed by further arguments.
+        """
+        removed = REMOVED.get(words_of_command(ctx, args[0])) if args else None
+        if removed and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}; {removed}")
+        return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """Run a command. Report wrong arguments in one line, as all other errors.

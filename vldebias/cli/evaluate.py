@@ -21,9 +21,10 @@ from vldebias.cli.common import (
     print_message,
     print_result,
     split_names,
+    words_of_command,
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
-from vldebias.errors import InvalidInputError
+from vldebias.errors import REMOVED, InvalidInputError
 from vldebias.methods.listing import check_methods
 from vldebias.utils.devices import device_of
 from vldebias.utils.files import packaged
@@ -46,7 +47,8 @@ class SuiteGroup(Group):
             ctx: group context.
             args: the name, followed by further arguments.
         """
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
+        is_removed = bool(args) and words_of_command(ctx, args[0]) in REMOVED
+        if args and not args[0].startswith("-") and args[0] not in self.commands and not is_removed:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 

@@ -389,7 +389,6 @@ BUILT_IN = (
         bounds=SHARE,
         reads="texts",
     ),
-    Metric("predicted_share", "predicted share", bounds=SHARE, reads="texts"),
     Metric("counted_share", "counted share", bounds=SHARE),
     Metric(
         "lean_r",
@@ -397,13 +396,6 @@ BUILT_IN = (
         better="higher",
         bounds=BOTH,
         reads="texts",
-    ),
-    Metric("lean_r2", "leave-one-out R2", better="higher", bounds=(-math.inf, 1.0), reads="texts"),
-    Metric(
-        "side_right", "correct lean, leave-one-out", better="higher", bounds=SHARE, reads="texts"
-    ),
-    Metric(
-        "interval_coverage", "held-out shares inside their intervals", bounds=SHARE, reads="texts"
     ),
     Metric("suspect_labels", "labels that another class fits better", better="lower", bounds=SHARE),
 )

@@ -405,7 +405,7 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
     The first row of each measure has priority (except for the class probe), followed by the
     remaining bias rows and then all other rows.
     """
-    is_left_out = (frame.metric == "predicted_share") | frame.method.isin(CHANCES)
+    is_left_out = frame.method.isin(CHANCES)
     # The advice is about the worst groups, so list the lowest utilities first.
     measured = frame[~is_left_out]
     is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)

@@ -1,4 +1,4 @@
-"""`vldebias records`: plan, check, label and show records of who appears, and predict from them."""
+"""`vldebias records`: plan, check, label and show records of who appears."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import typer
 
 from vldebias.cli.common import App, check_page, echo, print_grid, print_json, print_message
 from vldebias.cli.flags import Json
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError
 from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
-    from .forecast import Coverage, Forecast
     from .schema import Record
 
 app = App(
     """
-    Record who appears in a model's images, and check, show and predict from such records.
+    Record who appears in a model's images, and check and show such records.
 
     Examples:
       vldebias records plan --width 0.1 --out protocol.txt
@@ -191,86 +190,3 @@ def page(
             )
     write_atomically(out, render(records))
     print_message(f"{out}: {quantity(len(records), 'record')}")
-
-
-@app.add("predict")
-def predict(
-    model: Annotated[str, typer.Option(help="Name of a model in the records, or of a new model.")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            exists=True,
-            metavar="[FILE...]",
-            help="Records, or folders of records. Default: the packaged ones.",
-        ),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(exists=True, help="Prompts, one per line. Default: the protocol's prompts."),
-    ] = None,
-    attribute: Annotated[str, typer.Option(help="Attribute to predict.")] = "gender",
-    value: Annotated[str, typer.Option(help="Value whose share to predict.")] = "female",
-    as_json: Json = False,
-) -> None:
-    """Use records to predict what images will show, and how many images are needed to be sure.
-
-    Abstains if the intervals for left-out models or subjects contain the true share less often than
-    they should.
-
-    Examples:
-      vldebias records predict --model "Stable Diffusion XL"
-      vldebias records predict my-records --model "Stable Diffusion 1.5" \\
-          --prompts prompts.txt --json
-    """
-    from vldebias.data.prompt_file import read_prompts
-    from vldebias.utils.files import packaged
-
-    from ..prediction import subject
-    from .forecast import forecast, known_models
-    from .page import read_records
-    from .protocol import load_protocol
-
-    subjects = load_protocol().subjects
-    if prompts is not None:
-        subjects = [subject(text) for text in read_prompts(prompts).prompts]
-    if not subjects:
-        raise InvalidInputError(f"{prompts}: the file is empty; expected one prompt per line")
-    records = read_records(files or list(packaged("records").values()))
-    known = known_models(records, attribute, value)
-    if model not in known:
-        hint = did_you_mean(model, known, f"measured are {', '.join(known)}", 0.9)
-        print_message(f"{model!r} is not in the records, and counts as a new model; {hint}")
-    forecasts, coverage = forecast(
-        records,
-        subjects,
-        attribute=attribute,
-        value=value,
-        model=model,
-    )
-    if as_json:
-        print_json(_facts(forecasts, coverage))
-        return
-    rows = []
-    for row in forecasts:
-        share = ""
-        if row.share is not None and row.low is not None and row.high is not None:
-            share = f"{row.share:.0%} [{row.low:.0%}, {row.high:.0%}]"
-        mean = "" if row.other_models is None else f"{row.other_models:.0%}"
-        images = "" if row.images is None else str(row.images)
-        rows.append((row.subject, row.kind, share, mean, images, row.reason))
-    head = ("subject", "basis", value, "mean of other models", "images to decide", "reason")
-    print_grid(head, rows)
-    low, high = coverage.interval
-    print_message(
-        f"Intervals contained the true share for {coverage.covered:.1f} of {coverage.tried}"
-        f" left-out {coverage.unit} [{low:.0%}, {high:.0%}]"
-    )
-
-
-def _facts(forecasts: list[Forecast], coverage: Coverage) -> dict[str, object]:
-    """Return the forecasts and their coverage as JSON values."""
-    low, high = coverage.interval
-    return {
-        "coverage": {**vars(coverage), "low": low, "high": high, "is_shown": coverage.is_shown},
-        "forecasts": [vars(row) for row in forecasts],
-    }

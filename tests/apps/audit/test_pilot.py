@@ -94,8 +94,8 @@ def test_counts_come_from_the_judge_and_images_are_not_generated_again(
     assert [path for path in times if now[path] != times[path]] == [next(iter(times))]
     assert judged == [8], "judged images are not judged again"
 
-    result = vldebias.audit(PROMPTS, "gender", pipe=pipe, calibration=counts)
-    assert "judged images of miniature (guidance 3)" in result.provenance[0].settings["calibration"]
+    result = vldebias.audit(PROMPTS, "gender", pipe=pipe, counts=counts)
+    assert "judged images of miniature (guidance 3)" in result.provenance[0].settings["counts"]
     assert {row.value for row in result.rows if row.metric == "counted_share"} == {0.0}
 
     options = Options(out=tmp_path, steps=2)

@@ -38,8 +38,8 @@ def page_of(audited: Result, folder: Path) -> str:
 
 def test_the_range_for_a_prompt_contains_its_share() -> None:
     rows = [
-        figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
-        figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),
+        figure("none", 0.1, task="audit", metric="counted_share", subset="a nurse: male"),
+        figure("none", 0.9, task="audit", metric="counted_share", subset="a: b: male"),
     ]
     settings = {"values": ["male", "female"], "prompts": {"a nurse": "leans female: rewrite it"}}
     audit = protocol("audit", settings=settings | {"advice": ["one leans"]})
@@ -61,7 +61,7 @@ def test_an_audit_names_a_command_for_each_remedy(tmp_path: Path) -> None:
         "a chair": "no person is asked for: nothing to predict",
     }
     audit = protocol("audit", settings={"prompts": advice, "advice": ["one leans"]})
-    rows = [figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male")]
+    rows = [figure("none", 0.1, task="audit", metric="counted_share", subset="a nurse: male")]
     named = audit.model_copy(update={"attribute": "gender"})
     page = page_of(result(rows, named), tmp_path)
     assert "<code>vldebias prompts balance prompts.txt --attribute gender</code>" in page
@@ -75,14 +75,11 @@ def test_a_measured_audit_shows_its_images_and_how_many_are_missing(tmp_path: Pa
     for i in range(8):
         Image.new("RGB", (300, 200)).save(tmp_path / "images" / f"{i}.png")
         images.append([f"images/{i}.png", "female" if i else "unclear", 0.9 if i else 0.5, i])
-    predicted = COUNTED.model_copy(update={"metric": "predicted_share", "value": 0.4})
-    audited = audit_of(COUNTED, predicted, images={"a nurse": images})
+    audited = audit_of(COUNTED, images={"a nurse": images})
     (nurse,) = audited_prompts(audited, readable(audited))
     assert nurse.share.startswith("80% female")
-    assert nurse.predicted.startswith("60% female")
     page = page_of(audited, tmp_path)
     assert "counted share [95%]" in page
-    assert "expected [95%]" in page
     assert page.count('src="data:image/jpeg') == 8
     assert "<small>unclear 0.50</small>" in page
     assert "<small>female 0.90</small>" in page
@@ -119,32 +116,11 @@ def test_the_command_that_rewrites_prompts_names_the_audited_file(
 
 
 def test_a_measured_audit_does_not_propose_to_measure_again() -> None:
-    row = AuditedPrompt("two nurses", "", "cannot tell from text", "generate and judge some images")
+    row = AuditedPrompt("a nurse", "", "not counted", "add --pipeline DIR --measure 8")
     command = "vldebias audit jobs.txt --attribute gender --pipeline DIR"
     (proposed,) = commands_of_remedies([row], "gender", command)
     assert proposed[1] == f"{command} --measure 8"
     assert commands_of_remedies([row], "gender", f"{command} --measure 8") == []
-
-
-@pytest.mark.parametrize(
-    ("predicted", "interval", "is_unlike"),
-    [
-        (0.9, (0.6, 1.0), True),  # clearly on the other side
-        (0.9, (0.2, 1.0), False),  # on the other side, but unclear
-        (0.45, (0.4, 0.6), True),  # on the same side, but too far away
-        (0.4, (0.2, 0.6), False),
-    ],
-)
-def test_a_count_unlike_its_prediction_is_marked(
-    predicted: float, interval: tuple[float, float], is_unlike: bool, tmp_path: Path
-) -> None:
-    counted = COUNTED.model_copy(update={"interval": (0.1, 0.3)})
-    changes = {"metric": "predicted_share", "value": predicted, "interval": interval}
-    audited = audit_of(counted, COUNTED.model_copy(update=changes))
-    (nurse,) = audited_prompts(audited, readable(audited))
-    assert nurse.is_unlike is is_unlike
-    assert ("unlike expected" in page_of(audited, tmp_path)) is is_unlike
-    assert ("(unlike)" in str(audited)) is is_unlike
 
 
 def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
@@ -152,7 +128,6 @@ def test_a_prompt_without_images_is_not_counted(tmp_path: Path) -> None:
     page = page_of(audit_of(COUNTED, prompts=prompts), tmp_path)
     assert "counted share [95%]" in page
     assert "not counted" in page
-    assert "not predicted" not in page
 
 
 @pytest.mark.parametrize(

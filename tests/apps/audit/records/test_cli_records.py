@@ -75,22 +75,6 @@ def test_the_page_works_offline_and_escapes_names(tmp_path: Path) -> None:
     assert "src=" not in page
 
 
-def test_predictions_for_a_new_model_abstain_with_the_reason(tmp_path: Path) -> None:
-    prompts = tmp_path / "p.txt"
-    prompts.write_text("A photo of a nurse.\n", encoding="utf-8")
-    arguments = ("records", "predict", "--prompts", str(prompts), "--model")
-    facts = json.loads(run(*arguments, "Stable Diffusion XL", "--json"))
-    (row,) = facts["forecasts"]
-    assert (row["kind"], row["subject"]) == ("abstains", "nurse")
-    assert "held-out models" in row["reason"]
-    assert not facts["coverage"]["is_shown"]
-    named = run("records", "predict", RECORDS, *arguments[2:], "Stable Diffusion XL", "--json")
-    assert json.loads(named) == facts
-    output = run(*arguments, "Stable Diffusion 1.5", with_stderr=True)
-    assert "counted" in output
-    assert "left-out subjects" in output
-
-
 def test_the_schema_is_printed_as_json(tmp_path: Path) -> None:
     assert json.loads(run("records", "schema"))["title"] == "Record"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from apps.audit.line import FOLDER
+from apps.audit.counts import FOLDER
 from apps.audit.records.check import problems_of
 from apps.audit.records.page import read_records
 from apps.audit.records.schema import Record

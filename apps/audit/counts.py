@@ -1,7 +1,8 @@
-"""Fit lines from prompt leans to the shares in judged images, and load tables of counts."""
+"""Load counts of the values in judged images, and find those of a prompt's subject."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -11,25 +12,32 @@ import numpy as np
 from vldebias.data.tables import read_table
 from vldebias.errors import (
     InvalidInputError,
-    did_you_mean,
     need,
     warn_of_input,
 )
 from vldebias.measure.resampling import LEVEL
 from vldebias.prompts import PromptSet
-from vldebias.utils.arrays import Floats
 from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEAST = 8  # minimum number of prompts in a calibration
+MOST_MORE = 100  # maximum number of additional images that the audit recommends
+FEWEST_EVEN = 64  # with fewer images, shares that look even may be far from it
 FOLDER = Path(__file__).parent / "calibrations"
 # Words that tables use for values, in addition to those in the prompt set.
 WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
 
 
+_ARTICLE = r"((an?|the)\s+)?"
+# Words around a subject that do not change who is shown. Paintings are not included, because the
+# counts are for photographs.
+_FRAME = re.compile(
+    rf"^{_ARTICLE}(photo|photograph|picture|image|portrait)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
+    rf"|^{_ARTICLE}|(?<![\s.])[\s.]+$",
+    re.IGNORECASE,
+)
 # Sources that `read_counts` accepts.
 CountsSource: TypeAlias = "str | Path | pd.DataFrame | Calibration"
 
@@ -39,14 +47,14 @@ class Calibration:
     """Description of packaged counts of judged images.
 
     Attributes:
-        name: name for `calibration=` and `--calibration`.
+        name: short name for reports.
         file: file in the calibration folder. Its header cites the source of the counts.
         model: model whose images were judged.
         ids: substrings of pipeline names that identify this model.
         guidance: guidance scale of the images, or None if it was not published.
         source: name of the counts in reports.
-        is_plain: whether this is the model as released. Counts for a debiased model do not predict
-            other models.
+        is_plain: whether this is the model as released. Counts for a debiased model say nothing
+            about other models.
     """
 
     name: str
@@ -128,7 +136,7 @@ CALIBRATIONS = (
 
 
 def known_calibrations(model: str) -> list[Calibration]:
-    """Return the packaged counts that can predict the images of a model or pipeline.
+    """Return the packaged counts to show for a model or pipeline.
 
     These are the model's own counts or, if there are none, the counts for every plain model.
     """
@@ -137,140 +145,11 @@ def known_calibrations(model: str) -> list[Calibration]:
             return [calibration]
     calibration_of_model: dict[str, Calibration] = {}
     for calibration in CALIBRATIONS:
-        # Skip the miniature, because its cartoons do not predict photographs. If there are two
+        # Skip the miniature, whose cartoons say nothing about photographs. If there are two
         # tables for a model, keep the first one, which has more prompts.
         if calibration.is_plain and calibration != MINIATURE:
             calibration_of_model.setdefault(calibration.model, calibration)
     return list(calibration_of_model.values())
-
-
-def find_calibration(name: str | Path) -> Calibration | Path:
-    """Look up counts by name, such as "sd3", or "sd3@3" for a guidance of 3.
-
-    Returns:
-        The counts, or the path if the name refers to a file.
-
-    Raises:
-        InvalidInputError: If there are no counts or files with this name, or no counts for this
-            guidance.
-    """
-    path = Path(name)
-    calibration_of_name = {calibration.name: calibration for calibration in CALIBRATIONS}
-    base, _, guidance = str(name).partition("@")
-    if base not in calibration_of_name:
-        if path.is_file():
-            return path
-        names = ", ".join(calibration_of_name)
-        if path.suffix:
-            raise InvalidInputError(
-                f"calibration: {name}: no such file; check the path; expected one of {names}, or a"
-                " file of counts"
-            )
-        raise InvalidInputError(
-            f"calibration: got {str(name)!r}; expected one of {names}, or a file of counts;"
-            f" {did_you_mean(str(name), list(calibration_of_name))}"
-        )
-    calibration = calibration_of_name[base]
-    if not guidance:
-        return calibration
-    # List the guidance scales that have counts. There are none if the file has no such column.
-    table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
-    scales: list[str] = []
-    if "guidance" in table:
-        known = sorted(set(table.guidance[table.name == calibration.name]))
-        scales = [f"{scale:g}" for scale in known]
-    if guidance not in scales:
-        raise InvalidInputError(
-            f"calibration {base}: got guidance {guidance!r}; expected one of"
-            f" {', '.join(scales) or 'none, since its counts are for a single guidance scale'}"
-        )
-    return replace(calibration, guidance=float(guidance))
-
-
-class ShareLine:
-    """Least-squares line from leans x (n,) to shares y (n,), clipped to [0, 1].
-
-    Intervals are jackknife+ intervals, which combine the n lines that leave one prompt out with
-    their errors for this prompt (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference
-    with the jackknife+", eq. 1.4). For exchangeable prompts, their coverage is about LEVEL, and at
-    least 2 LEVEL - 1. With fewer than 1 / (1 - LEVEL) - 1 prompts, they are [0, 1].
-
-    Attributes:
-        x: leans (n,).
-        y: shares (n,).
-        left_out: shares (n,), each predicted from the other prompts.
-        r2: out-of-sample R2 of these predictions.
-
-    Args:
-        x: leans (n,).
-        y: shares (n,).
-
-    Raises:
-        InvalidInputError: If there are fewer than LEAST prompts, or all leans are equal.
-    """
-
-    def __init__(self, x: Floats, y: Floats) -> None:
-        if len(x) < LEAST or float(np.ptp(x)) < 1e-9:
-            raise InvalidInputError(
-                f"calibration: got {len(x)} prompts with known shares and embeddings; expected"
-                f" at least {LEAST} with different leans, such as 30 prompts with 8 images each"
-            )
-        self.x = x
-        self.y = y
-        # Compute all n leave-one-out lines from sums without the omitted prompt, which costs no
-        # more than a single fit.
-        n = len(x) - 1
-        sum_x = x.sum() - x
-        sum_y = y.sum() - y
-        spread = (x**2).sum() - x**2 - sum_x**2 / n
-        rise = (x * y).sum() - x * y - sum_x * sum_y / n
-        # If all other leans are equal, the line is horizontal.
-        self._slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
-        self._intercept = (sum_y - self._slope * sum_x) / n
-        # The diagonal contains each prompt's prediction from the line fitted without it.
-        self.left_out = np.diag(self._by_lines(x))
-        self._error = y - self.left_out
-        total = float(((y - y.mean()) ** 2).sum())
-        # Out-of-sample R2 is negative if the leans are worse predictors than the mean share.
-        self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
-
-    def _by_lines(self, x: Floats) -> Floats:
-        """Return the shares (m, n) that the n leave-one-out lines predict for leans (m,)."""
-        return np.clip(np.outer(x, self._slope) + self._intercept, 0, 1)
-
-    def at(self, x: Floats) -> Floats:
-        """Return the predicted shares (m,) for leans (m,)."""
-        return np.clip(np.polyval(np.polyfit(self.x, self.y, 1), x), 0, 1)
-
-    def interval(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return the lower and upper ends (m,) of the intervals for leans (m,)."""
-        n = len(self.x)
-        # Fewer than 19 prompts are not enough for a 95% interval, which is then [0, 1].
-        rank = int(np.ceil(LEVEL * (n + 1)))
-        if rank > n:
-            return np.zeros(len(x)), np.ones(len(x))
-        predicted = self._by_lines(x)  # (m, n)
-        size = np.abs(self._error)
-        low = np.sort(predicted - size, axis=1)[:, n - rank]
-        high = np.sort(predicted + size, axis=1)[:, rank - 1]
-        # The interval is based on the leave-one-out lines, so the line through all prompts may lie
-        # slightly outside.
-        middle = self.at(x)
-        return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
-
-    def chance(self, x: Floats, parity: float) -> Floats:
-        """Return the probabilities (m,) that the shares for leans (m,) exceed parity.
-
-        Args:
-            x: leans (m,).
-            parity: the share to compare with.
-        """
-        # Each line and its error give one possible share. Count the shares above parity, with ties
-        # counted as half.
-        possible = self._by_lines(x) + self._error
-        count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
-        # Never return 0 or 1, because n prompts cannot estimate probabilities below about 1 / n.
-        return (count + 0.5) / (len(self.x) + 1)
 
 
 def with_words(prompt_set: PromptSet) -> PromptSet:
@@ -279,20 +158,6 @@ def with_words(prompt_set: PromptSet) -> PromptSet:
     for value, words in prompt_set.attributes.items():
         attributes[value] = tuple(sorted({*words, *WORDS.get(value.casefold(), ())}))
     return replace(prompt_set, attributes=attributes)
-
-
-def read_shares(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
-    """Return each value's share among each prompt's images.
-
-    Args:
-        source: packaged counts, a data frame or a table file, as for `read_counts`.
-        prompt_set: the attribute's prompt set.
-
-    Returns:
-        A data frame with a row per prompt and a column per value.
-    """
-    counts = read_counts(source, prompt_set)
-    return counts.div(counts.sum(axis=1), axis=0)
 
 
 def read_counts(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
@@ -315,9 +180,8 @@ def read_counts(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
     values = list(prompt_set.attributes)
     if isinstance(source, Calibration) and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompt_set.name}: the packaged counts only cover male and female; pass calibration="
-            " (--calibration judged.csv) with images that you labelled, such as 30 prompts with 8"
-            " images each"
+            f"{prompt_set.name}: the packaged counts only cover male and female; add"
+            " --pipeline DIR --measure 8"
         )
     table = _table_of(source)
     value_of_word = {}
@@ -336,7 +200,7 @@ def read_counts(source: CountsSource, prompt_set: PromptSet) -> pd.DataFrame:
         if "value" in table and not counts.any(axis=None):
             lacking = f", but no value such as {values[0]!r}"
         raise InvalidInputError(
-            f"calibration{file}: got the columns {list(table)}{lacking}; expected `prompt` and"
+            f"counts{file}: got the columns {list(table)}{lacking}; expected `prompt` and"
             f" `value`, or each `prompt` once with counts >= 0 for each of {values}"
         )
     # Drop prompts without any known value, since they have no shares.
@@ -358,9 +222,7 @@ def _table_of(source: CountsSource) -> pd.DataFrame:
         return read_table(Path(source)).to_pandas()
     if isinstance(source, pandas.DataFrame):
         return source
-    raise InvalidInputError(
-        f"calibration: got {source!r}; expected a name, a file or a pandas DataFrame"
-    )
+    raise InvalidInputError(f"counts: got {source!r}; expected a file or a pandas DataFrame")
 
 
 def source_of(source: CountsSource) -> str:
@@ -387,7 +249,7 @@ def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str
         # If no value is known, the caller raises an error.
         if ignored and is_known.any():
             warn_of_input(
-                f"calibration: {quantity(len(ignored), 'row')} with values such as"
+                f"counts: {quantity(len(ignored), 'row')} with values such as"
                 f" {ignored[0]!r} do not count; expected one of {values}, or a word for"
                 " unknown",
             )
@@ -397,3 +259,57 @@ def _counts(table: pd.DataFrame, values: list[str], value_of_word: dict[str, str
         cells = table.set_index("prompt").reindex(columns=values)
         return cells.apply(pandas.to_numeric, errors="coerce")
     return pandas.DataFrame(columns=values)
+
+
+def is_clearly_above(share: float, hits: int, n: int) -> bool:
+    """Return whether the exact interval of the number of hits lies above a share.
+
+    For a share of one half, this requires at least six images that all show the value.
+
+    Args:
+        share: the share under the null hypothesis.
+        hits: number of images that show the value.
+        n: number of images.
+    """
+    return exact_interval(hits, n)[0] > share
+
+
+def exact_interval(hits: int, n: int) -> tuple[float, float]:
+    """Return the interval of a share by Clopper and Pearson (1934), at LEVEL.
+
+    Wilson's interval already excludes one half after four images that all show the same value,
+    which happens by chance in one of eight cases.
+
+    Args:
+        hits: number of images that show the value.
+        n: number of images.
+    """
+    quantile = need("scipy.special").betaincinv
+    tail = (1 - LEVEL) / 2
+    low = quantile(hits, n - hits + 1, tail) if hits else 0.0
+    high = quantile(hits + 1, n - hits, 1 - tail) if hits < n else 1.0
+    return float(low), float(high)
+
+
+def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
+    """Return how many more images make a lean clear, if the value's share stays the same.
+
+    Args:
+        share: share of the images that show the value.
+        n: number of images so far.
+        equal_share: the share of each value if all are equally frequent.
+
+    Returns:
+        The number of additional images, or None if MOST_MORE are not enough.
+    """
+    for more in range(1, MOST_MORE + 1):
+        # Tolerate rounding, since 7/8 of 16 images must be 14.
+        hits = int(share * (n + more) + 1e-9)
+        if is_clearly_above(equal_share, hits, n + more):
+            return more
+    return None
+
+
+def subject(text: str) -> str:
+    """Return a prompt's subject, such as "nurse" for "A photo of the face of a nurse."."""
+    return _FRAME.sub("", text.strip()).casefold()

@@ -30,6 +30,7 @@ from .counts import (
     is_clearly_above,
     known_calibrations,
     read_counts,
+    show_several,
     source_of,
     subject,
     with_words,
@@ -245,10 +246,7 @@ def _advise(
     several = [False] * len(requested)
     if can_balance(attribute):
         reasons = balance_prompts(requested, attribute, seed=0, people="same").reasons
-        # A judge gives each image one value, so prompts that show several people are not counted.
-        alone = balance_prompts(requested, attribute, seed=0, people="leave").reasons
-        pairs = zip(reasons, alone, strict=True)
-        several = [reason is None and left is not None for reason, left in pairs]
+        several = show_several(requested, attribute)
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
     advised = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +20,7 @@ from vldebias.measure.resampling import LEVEL
 from vldebias.prompts import PromptSet
 from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
+from vldebias.wording import balance_prompts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -313,3 +315,18 @@ def images_to_settle(share: float, n: int, equal_share: float) -> int | None:
 def subject(text: str) -> str:
     """Return a prompt's subject, such as "nurse" for "A photo of the face of a nurse."."""
     return _FRAME.sub("", text.strip()).casefold()
+
+
+def show_several(prompts: Sequence[str], attribute: PromptSet) -> list[bool]:
+    """Return for each prompt whether it shows several people, to whom a judge gives one value.
+
+    Args:
+        prompts: the prompts.
+        attribute: the attribute's prompt set, which can be balanced.
+    """
+    together = balance_prompts(prompts, attribute, seed=0, people="same")
+    alone = balance_prompts(prompts, attribute, seed=0, people="leave").reasons
+    rows = zip(together.reasons, together.people, alone, strict=True)
+    return [
+        reason is None and (len(people) > 1 or left is not None) for reason, people, left in rows
+    ]

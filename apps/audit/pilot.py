@@ -27,7 +27,7 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.wording import balance_prompts
 
 from ..generate.side_by_side import STEPS_AND_GUIDANCE, judged_as, plain_value
-from .counts import FEWEST_EVEN, images_to_settle, is_clearly_above, read_counts
+from .counts import FEWEST_EVEN, images_to_settle, is_clearly_above, read_counts, show_several
 from .recorded import record_of_images
 from .records.protocol import load_protocol
 from .records.schema import NEUTRAL, Record
@@ -82,7 +82,8 @@ def pilot_prompts(prompts: Sequence[str], attribute: PromptSet) -> list[str]:
     # As in the generation task, exclude prompts about groups, since a judge assigns one value per
     # image.
     reasons = balance_prompts(distinct, attribute, seed=0, people="leave").reasons
-    opened = [text for text, reason in zip(distinct, reasons, strict=True) if reason is None]
+    rows = zip(distinct, reasons, show_several(distinct, attribute), strict=True)
+    opened = [text for text, reason, is_several in rows if reason is None and not is_several]
     if not opened:
         raise InvalidInputError(
             f"measure: none of {len(distinct)} prompts describes one person and leaves"

@@ -98,8 +98,9 @@ def test_a_late_answer_is_not_waited_for(server: Server) -> None:
     assert out.prompts == [PROMPT]
 
 
-def test_a_dead_service_is_asked_a_few_times(server: Server) -> None:
-    server.answers = [(500, "")]
+@pytest.mark.parametrize("answer", [(500, ""), (200, "<html>")])
+def test_a_dead_service_is_asked_a_few_times(server: Server, answer: tuple[int, str]) -> None:
+    server.answers = [answer]
     prompts = [f"a Quorvian{'o' * i} weaver" for i in range(200)]
     finder = finder_of(server, workers=4)
     with pytest.warns(VldebiasWarning, match="no answer for 200 of 200 prompts"):

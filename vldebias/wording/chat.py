@@ -144,7 +144,7 @@ class ChatFinder:
         )
         choices = getattr(answer, "choices", None)
         if not choices:
-            raise NoAnswerError("the answer has no choices")
+            raise TypeError(f"got a {type(answer).__name__}; expected a chat completion")
         return offsets_of(prompt, choices[0].message.content or "")
 
 

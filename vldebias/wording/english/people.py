@@ -281,9 +281,12 @@ def is_hidden(n: Noun) -> bool:
 
 def is_absent(n: Noun) -> bool:
     """Doubt about somebody who is not there: "the driver is not in the car", "left by a guard"."""
-    if n.relation == "by":
-        return listed(n.before_relation, "leaves")
     before = n.text.low[n.text.clause_start(n.i) : n.opening]
+    if n.relation == "by":
+        # "once surrounded by tourists", "not surrounded by tourists"
+        is_past = has_listed(before, "negation") or not {"once", "used"}.isdisjoint(before)
+        is_past &= n.before_relation == "surrounded"
+        return is_past or listed(n.before_relation, "leaves")
     is_left = n.relation in ("where", "which") and has_listed(before, "vacant")
     # "take out the worker", "a tower that once had a keeper"
     is_taken_out = has_listed(before, "takes") and n.relation in ("out", "away")

@@ -175,6 +175,7 @@ class SamplingAttachment(Attachment):
         read: Readers | None = None,
         seeds: object = None,
         edits: Sequence[bool] = (),
+        left: str = "",
         is_encoding: bool = False,
     ) -> tuple[dict[str, list[str]], CallRecord]:
         """Sample the values for one call and insert them into its texts.
@@ -187,6 +188,7 @@ class SamplingAttachment(Attachment):
                 accepts as its generator is ignored.
             edits: for each image, whether it is an edit of an input image, so that its texts stay
                 unchanged and it is not counted. If empty, no image is an edit.
+            left: why all texts stay unchanged, or "" to balance them.
             is_encoding: whether the call only encodes the texts and generates no images.
 
         Returns:
@@ -198,7 +200,7 @@ class SamplingAttachment(Attachment):
         if self._strength and seeds is not None and self.log.follow_seeds:
             indices = indices_of(seeds, prompts)
         is_edit = edits or [False] * len(prompts)
-        if not self._strength:  # no value is inserted or counted, as for edits
+        if left or not self._strength:  # no value is inserted or counted, as for edits
             is_edit = [True] * len(prompts)
         new_images = [image for image in range(len(prompts)) if not is_edit[image]]
         balanced_texts, balanced = self._balance(
@@ -208,7 +210,8 @@ class SamplingAttachment(Attachment):
         )
         written = {name: list(column) for name, column in columns.items()}
         values: list[object] = [None] * len(prompts)
-        reasons: list[object] = ["edit" if self._strength else "strength"] * len(prompts)
+        reason = (left or "edit") if self._strength else "strength"
+        reasons: list[object] = [reason] * len(prompts)
         people: list[Sequence[tuple[str, object]]] = [()] * len(prompts)
         for row, image in enumerate(new_images):
             for name, column in written.items():
@@ -344,6 +347,7 @@ class PromptAttachment(SamplingAttachment):
         *,
         again: bool = False,
         edits: Sequence[bool] = (),
+        left: str = "",
         read: Readers | None = None,
         seeds: object = None,
         is_encoding: bool = False,
@@ -360,6 +364,7 @@ class PromptAttachment(SamplingAttachment):
                 same values.
             edits: for each image, whether it is an edit of an input image, so that its texts stay
                 unchanged. If empty, no image is an edit.
+            left: why all texts stay unchanged, or "" to balance them.
             read: how many characters of a text the encoders read.
             seeds: the generators or seeds of the call's images, if any.
             is_encoding: whether the call only encodes the texts and generates no images.
@@ -374,7 +379,7 @@ class PromptAttachment(SamplingAttachment):
         self.log.begin()
         self.balancer.strength = self._strength
         written, record = self.sample_call(
-            columns, read=read, seeds=seeds, edits=edits, is_encoding=is_encoding
+            columns, read=read, seeds=seeds, edits=edits, left=left, is_encoding=is_encoding
         )
         if self._strength:
             self._sampled_ids.append(record.id)

@@ -14,10 +14,10 @@ import re
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 
 import torch
@@ -266,24 +266,35 @@ def copied(call: Mapping[str, object]) -> dict[str, object]:
     return arguments
 
 
-def running_call(pipe: object) -> Mapping[str, object] | None:
+def running_call(pipe: object) -> MutableMapping[str, object] | None:
     """Return the variables of the pipeline's `__call__` running in this thread, or None.
 
     `encode_prompt` does not receive the call's generator. A subclass may pass `**options` to its
     base, so the innermost `__call__` with a generator is used.
     """
     found = None
-    frame = sys._getframe()
+    for variables in _running_calls(pipe):
+        found = variables
+        if "generator" in variables:
+            break
+    return found
+
+
+def receives(pipe: object, argument: str) -> bool:
+    """Return whether a running `__call__` of the pipeline or of its base received an argument."""
+    return any(variables.get(argument) is not None for variables in _running_calls(pipe))
+
+
+def _running_calls(pipe: object) -> Iterator[MutableMapping[str, object]]:
+    """Yield the variables of the pipeline's running `__call__`s, innermost first."""
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__call__" and code.co_argcount:
             variables = frame.f_locals
             if variables.get(code.co_varnames[0]) is pipe:
-                found = variables
-                if "generator" in variables:
-                    break
-        frame = frame.f_back  # type: ignore[assignment]
-    return found
+                yield variables
+        frame = frame.f_back
 
 
 def count_of(call: Mapping[str, object]) -> str | None:

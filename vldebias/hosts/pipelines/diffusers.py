@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.adapters import adapters_length
 from vldebias.hosts.attachment import INSIDE
-from vldebias.hosts.call_log import CallRecord, raise_failures
+from vldebias.hosts.call_log import NEXT, CallRecord, raise_failures
 from vldebias.hosts.clip.merge import fold_into_readers
 from vldebias.hosts.edits import EditAttachment
 from vldebias.hosts.hooks import Around, Original, hook_methods
@@ -43,6 +43,7 @@ from vldebias.hosts.pipelines.calls import (
     images_per_prompt,
     listed,
     opened,
+    receives,
     running_call,
     set_texts,
     texts_of,
@@ -73,8 +74,14 @@ _ENCODE: ContextVar[Callable[[list[str]], Sequence[object]] | None] = ContextVar
 )
 """Function that encodes other prompts in the same way as the current call's own prompts."""
 
+SEVERAL_PROMPTS = "one video with several prompts"
+"""The reason recorded for a video that has several prompts, all of which show the same person."""
+POSITIONS = "token_indices count the words of the prompt"
+"""The reason recorded for a call that refers to positions in its prompt."""
 EMBEDDINGS = "embeddings"
 """The reason recorded for images generated from embeddings whose prompt is unknown."""
+_RECORDED = "vldebias recorded"
+"""Marks a running call, among its variables, once its record has been logged."""
 SHARED = (
     "it encodes a prompt once for all of its images, so with {count} above 1, they share a value;"
     " to balance them, pass a list that contains the prompt once per image"
@@ -149,21 +156,12 @@ class DiffusersHost(PipelineReader):
             if encoded != "negative prompt" and call.get("prompt") is not None:
                 # Only the pipeline call receives a generator, not `encode_prompt`.
                 running = running_call(self.pipe)
-                columns = texts_of_images(call)
-                edits = []  # a pipeline that only edits images balances the prompts of all of them
-                if not self.needs_picture:
-                    edits = edited_images(self.pictures, {**(running or {}), **call}, call)
-                texts = attachment.rewrite_texts(
-                    columns,
-                    edits=edits,
-                    again=encoded == "prompt again",
-                    read=self.readers(call),
-                    seeds=None if running is None else running.get("generator"),
-                    is_encoding=running is None,
-                )
-                set_texts(call, texts)
-                if self._shared_count and attachment.acts:
-                    attachment.warn_once(SHARED.format(count=self._shared_count))
+                if running is not None and self._has_several_prompts(running, call):
+                    self._record_once(attachment, running, call, SEVERAL_PROMPTS)
+                elif running is not None and receives(self.pipe, "token_indices"):
+                    self._record_once(attachment, running, call, POSITIONS)
+                else:
+                    self._balance(attachment, running, call, is_again=encoded == "prompt again")
             elif encoded != "negative prompt":
                 self._record_embeddings(attachment, call)
             result = original(*bound.args, **bound.kwargs)
@@ -178,6 +176,65 @@ class DiffusersHost(PipelineReader):
         if attachment.log.on_call is not None and (is_encoding or not self.source.ends):
             raise_failures()
         return result
+
+    def _balance(
+        self,
+        attachment: PromptAttachment,
+        running: Mapping[str, object] | None,
+        call: dict[str, object],
+        is_again: bool,
+    ) -> None:
+        """Insert sampled values into the texts of an `encode_prompt` call."""
+        columns = texts_of_images(call)
+        edits = []  # a pipeline that only edits images balances the prompts of all of them
+        if not self.needs_picture:
+            edits = edited_images(self.pictures, {**(running or {}), **call}, call)
+        texts = attachment.rewrite_texts(
+            columns,
+            edits=edits,
+            again=is_again,
+            read=self.readers(call),
+            seeds=None if running is None else running.get("generator"),
+            is_encoding=running is None,
+        )
+        set_texts(call, texts)
+        if self._shared_count and attachment.acts:
+            attachment.warn_once(SHARED.format(count=self._shared_count))
+
+    def _has_several_prompts(
+        self, running: Mapping[str, object], call: Mapping[str, object]
+    ) -> bool:
+        """Return whether the texts of an `encode_prompt` call belong to parts of one video.
+
+        Examples are a prompt per frame (AnimateDiff with `enable_free_noise`), or per window. The
+        pipeline then encodes more texts than it received prompts, or texts that it did not receive.
+        """
+        given = running.get("prompt")
+        if self.source.loops or isinstance(given, Mapping):
+            return True
+        if given is None:
+            return False
+        prompts = listed(given)
+        texts = listed(call["prompt"])
+        return len(texts) > len(prompts) or not any(text in prompts for text in texts)
+
+    def _record_once(
+        self,
+        attachment: PromptAttachment,
+        running: MutableMapping[str, object],
+        call: Mapping[str, object],
+        reason: str,
+    ) -> None:
+        """Record why the running call is left unchanged, when it encodes its first text."""
+        if _RECORDED in running:
+            return
+        running[_RECORDED] = True
+        given = running.get("prompt") or call["prompt"]
+        prompts = list(given.values()) if isinstance(given, Mapping) else listed(given)
+        if self.source.loops or isinstance(given, Mapping):
+            prompts = [NEXT.join(prompts)]
+        images = [text for text in prompts for _ in range(images_per_prompt(running))]
+        attachment.rewrite_texts({"prompt": images}, left=reason)
 
     @cached_property
     def _shared_count(self) -> str | None:

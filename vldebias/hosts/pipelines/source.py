@@ -49,6 +49,7 @@ class Source(NamedTuple):
         framed: whether `__call__` calls `check_inputs` before it encodes and `prepare_latents`
             afterwards.
         ends: whether `__call__` calls `maybe_free_model_hooks` once the images are finished.
+        loops: whether `__call__` encodes in a loop, as for the windows of a long video.
     """
 
     returns: tuple[str, ...]
@@ -56,6 +57,7 @@ class Source(NamedTuple):
     negatives: int = 0
     framed: bool = False
     ends: bool = False
+    loops: bool = False
 
 
 @cache
@@ -74,7 +76,8 @@ def source_of(kind: object) -> Source:
         raise reader.refusal(
             "it encodes the prompt and the negative prompt in two calls that cannot be told apart"
         )
-    return Source(reader.returned_names(), len(reader.encoded), negatives, framed, ends)
+    calls = len(reader.encoded)
+    return Source(reader.returned_names(), calls, negatives, framed, ends, reader.encodes_in_loop())
 
 
 @cache
@@ -314,6 +317,16 @@ class _ClassReader:
                 prepares = "self.prepare_latents("
                 return checks and prepares in after and prepares not in before, ends
         return False, ends
+
+    def encodes_in_loop(self) -> bool:
+        """Return the fact `loops` of `Source`."""
+        for function in self.call_functions:
+            for node in ast.walk(self.trees[function]):
+                if isinstance(node, ast.For | ast.While):
+                    inside = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+                    if "encode_prompt" in map(_name_of_call, inside):
+                        return True
+        return False
 
     def returned_names(self) -> tuple[str, ...]:
         """Return the names of the outputs of `encode_prompt`.

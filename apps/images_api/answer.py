@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import count
+from operator import itemgetter
 
 from .bodies import check_parts
 from .endpoints import Endpoint
@@ -67,25 +69,27 @@ def joined(
         answers: The response to each call, or None if the call failed.
 
     Returns:
-        The joined response, and the rows of the images that it contains.
+        The joined response, and the row of each image that it contains. If a server returns more
+        images than requested, the additional ones have the last row of their call.
     """
     items = endpoint.items
-    image_of_row: dict[int, Json] = {}
+    images: list[tuple[int, Json]] = []
+    additional = count(sum(len(call.rows) for call in calls))
     for call, answer in zip(calls, answers, strict=True):
-        images = answer[items] if answer else []
-        # A server may return fewer images than requested.
-        for row, image in zip(call.rows, images, strict=False):
-            image_of_row[row] = endpoint.label(image, row, call.prompt)
-    rows = sorted(image_of_row)
+        for place, image in enumerate(answer[items] if answer else []):
+            row = call.rows[min(place, len(call.rows) - 1)]
+            position = row if place < len(call.rows) else next(additional)
+            images.append((row, endpoint.label(image, position, call.prompt)))
+    images.sort(key=itemgetter(0))
     received = [answer for answer in answers if answer is not None]
     # Take the time, size and quality from the first response, since all calls used the same
     # settings.
-    complete = {**received[0], items: [image_of_row[row] for row in rows]}
+    complete = {**received[0], items: [image for _, image in images]}
     counts = [answer.get(endpoint.usage) for answer in received]
     usages = [usage for usage in counts if isinstance(usage, dict)]
     if usages:
         complete[endpoint.usage] = added(usages)
-    return complete, rows
+    return complete, [row for row, _ in images]
 
 
 def added(usages: Sequence[Mapping[str, object]]) -> Json:

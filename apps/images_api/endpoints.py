@@ -21,7 +21,13 @@ CONTINUES = "continues a conversation that may show somebody"
 NO_IMAGE = ""  # reason for requests that are not for images
 IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # name patterns of models that return images
 # Names that servers with the path /images/generations give to the number of images.
-NUMBER_FIELDS = ("n", "num_images", "num_images_per_prompt", "batch_size")
+NUMBER_FIELDS = (
+    "n",
+    "num_images",
+    "num_images_per_prompt",
+    "num_outputs_per_prompt",
+    "batch_size",
+)
 VIDEO_FILES = ("input_reference", "image", "video")
 
 

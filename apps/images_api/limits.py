@@ -22,7 +22,8 @@ class ProxyLimits:
         bodies: Maximum total size of incomplete bodies, in bytes. If it is exceeded, the body that
             has been incomplete for the longest time is dropped.
         answer: Maximum size of the upstream responses for one request, in bytes. All requests
-            together may use twice as much; beyond that, responses wait for memory.
+            together may use twice as much; beyond that, responses wait for memory. While a response
+            is parsed and joined, the peak of the process's memory is about four times its size.
         connections: Maximum number of open connections to `vldebias serve`. If it is exceeded, the
             connection that has gone without a complete request for the longest time is closed.
         parallel: Maximum number of concurrent calls to the upstream server, over all requests.

@@ -66,6 +66,13 @@ class Order:
         """Return all texts joined into one prompt, because they are balanced together."""
         return NEXT_TEXT.join(self.texts)
 
+    @property
+    def is_sequence(self) -> bool:
+        """Return whether a call may return several images with one prompt, as for Seedream."""
+        more = self.body.get("extra_body")
+        fields = {**self.body, **(more if isinstance(more, dict) else {})}
+        return fields.get("sequential_image_generation") not in (None, "", "disabled")
+
 
 @dataclass(frozen=True)
 class Call:

@@ -340,20 +340,23 @@ class Service:
             log.info("prompt %r: %r", order.prompt, prompts.prompts)
         calls = endpoint.calls(order, prompts.prompts, batch=self.batch)
         if order.streams:
-            return await self._stream(exchange, calls[0], prompts)
+            return await self._stream(exchange, order, calls[0], prompts)
         held = await exchange.stack.enter_async_context(self.upstream.memory.holding())
         results = await _unless_disconnected(exchange, self._ask_all(exchange, calls, held))
         if not endpoint.items:
             return self._single_response(results[0], prompts, held)
-        return self._joined_response(endpoint, calls, results, prompts, held)
+        return self._joined_response(endpoint, order, calls, results, prompts, held)
 
-    async def _stream(self, exchange: Exchange, call: Call, prompts: BalancedPrompts) -> Response:
+    async def _stream(
+        self, exchange: Exchange, order: Order, call: Call, prompts: BalancedPrompts
+    ) -> Response:
         """Handle a request for one image by streaming its events."""
         content = encoded_json(call.body)
         headers = [*forwarded(exchange.headers, *OF_BODY), (b"content-type", b"application/json")]
         reply = await self._send(exchange, exchange.path, headers, content)
         is_success = 200 <= reply.status_code < 300
-        note = _note(prompts, range(1)) if is_success else _failed(prompts)
+        shares = order.is_sequence
+        note = _note(prompts, range(1), shares=shares) if is_success else _failed(prompts)
         return Relay(reply, note)
 
     async def _ask_all(
@@ -410,6 +413,7 @@ class Service:
     def _joined_response(
         self,
         endpoint: Endpoint,
+        order: Order,
         calls: Sequence[Call],
         results: list[Reply | RefusedError],
         prompts: BalancedPrompts,
@@ -443,7 +447,9 @@ class Service:
             pieces = encoded(complete, endpoint.items)
         except RecursionError:
             raise unreadable() from None
-        note = _note(prompts, rows, failed=len(prompts.prompts) - len(rows))
+        received = len(set(rows))
+        shares = order.is_sequence or received < len(rows)
+        note = _note(prompts, rows, failed=len(prompts.prompts) - received, shares=shares)
         reply = replace(first, headers=forwarded(first.headers, *OF_BODY))
         reply.headers.append((b"content-type", b"application/json"))
         return self._held_response(reply, pieces, note, held)
@@ -747,8 +753,17 @@ def _index_of(request: Request) -> int | None:
     return int(text)
 
 
-def _note(prompts: BalancedPrompts, rows: Sequence[int], failed: int = 0) -> str:
-    """Return the header with the images' values and the reasons why prompts are unchanged."""
+def _note(
+    prompts: BalancedPrompts, rows: Sequence[int], failed: int = 0, shares: bool = False
+) -> str:
+    """Return the header with the images' values and the reasons why prompts are unchanged.
+
+    Args:
+        prompts: The balanced prompts.
+        rows: The row of each image.
+        failed: The number of requested images that are missing.
+        shares: Whether a call may return several images, which then share their value.
+    """
     note: dict[str, object] = {
         "values": [prompts.values[row] for row in rows],
         "reasons": [prompts.reasons[row] for row in rows],
@@ -758,6 +773,8 @@ def _note(prompts: BalancedPrompts, rows: Sequence[int], failed: int = 0) -> str
         note["people"] = people  # one value per person in the prompt
     if failed:
         note["failed"] = failed
+    if shares:
+        note["shared"] = "several images of one call share a value"
     return json.dumps(note)
 
 

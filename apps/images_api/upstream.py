@@ -1,4 +1,4 @@
-"""Call the upstream server within limits and retry after temporary failures."""
+"""Call the upstream server within limits, and retry calls that it did not work on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from .limits import ProxyLimits
 from .memory import AnswerMemory, HeldAnswers
 from .order import Json, RefusedError
 
-RETRIED = {408, 409, 429, 500, 502, 503, 504}  # statuses after which API clients also retry
+# Statuses of calls that the server did not work on. After 500, 502 and 504 it may have generated,
+# and charged for, the images.
+RETRIED = {408, 409, 429, 503}
+# Errors of calls that did not reach the server.
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _VERSION = re.compile(r"v\d\w*")  # such as "v1" and "v1beta"
 LONGEST_WAIT = 20.0  # maximum seconds before a retry; beyond that, it is left to the client
 
@@ -173,7 +177,7 @@ class Upstream:
         *,
         as_form: bool = False,
     ) -> Reply:
-        """Make a call, with retries after temporary failures, and return the response.
+        """Make a call, retry it if the server did not work on it, and return the response.
 
         Args:
             target: The path and query.
@@ -196,16 +200,18 @@ class Upstream:
                     # Encode the body only now, so that waiting calls do not need memory for it.
                     content = _content_of(body, as_form)
                     reply = await self._ask_once(target, headers, content, held)
+            except NOT_SENT as error:
+                if is_last:
+                    raise unreachable(error) from None
+                await asyncio.sleep(backoff(attempt))
+                continue
             except httpx2.TimeoutException:
                 # The server may still be working on this call, and a retry would be charged again.
                 raise late(self.limits.seconds) from None
             except httpx2.DecodingError:
                 raise unreadable() from None
             except httpx2.RequestError as error:
-                if is_last:
-                    raise unreachable(error) from None
-                await asyncio.sleep(backoff(attempt))
-                continue
+                raise unreachable(error) from None
             if is_last or reply.status not in RETRIED:
                 return reply
             wait = wait_of(reply, attempt)

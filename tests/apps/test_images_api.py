@@ -11,11 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import httpx2
 import pytest
-from starlette.responses import Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from tests.apps.false_upstream import KEY, FalseUpstream, port_of, served, serving, wait_until
 from tests.cli.conftest import call
@@ -408,8 +411,10 @@ def test_200_servers_with_one_request_each_give_both_values_about_as_often() -> 
     assert min(values["female"], values["male"]) >= 60
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
-def test_failures_that_may_pass_are_retried(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("status", [408, 409, 429, 503])
+def test_calls_that_the_server_did_not_work_on_are_retried(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     upstream = FalseUpstream()
     failure = Response(status_code=status, headers={"retry-after": "0"})
     monkeypatch.setattr(upstream, "_failure", Mock(side_effect=[failure, failure, None]))
@@ -417,3 +422,77 @@ def test_failures_that_may_pass_are_retried(status: int, monkeypatch: pytest.Mon
     assert refusal.status_code == status
     assert post(proxy(upstream), {"prompt": CEO}).status_code == 200
     assert len(upstream.seen) == 3
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_failures_after_which_the_images_may_be_charged_are_not_retried(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = FalseUpstream()
+    failure = Response(b"broken", status_code=status)
+    monkeypatch.setattr(upstream, "_failure", Mock(side_effect=[failure, None]))
+    response = post(proxy(upstream), {"prompt": CEO})
+    assert (response.status_code, response.content) == (status, b"broken")
+    assert len(upstream.seen) == 1
+
+
+ERRORS: list[tuple[type[httpx2.TransportError], int]] = [
+    (httpx2.ConnectError, 3),
+    (httpx2.ConnectTimeout, 3),
+    (httpx2.PoolTimeout, 3),
+    (httpx2.ReadError, 1),
+    (httpx2.WriteError, 1),
+    (httpx2.ReadTimeout, 1),
+    (httpx2.WriteTimeout, 1),
+    (httpx2.RemoteProtocolError, 1),
+    (httpx2.CloseError, 1),
+]
+
+
+@pytest.mark.parametrize(("error", "calls"), ERRORS)
+def test_only_calls_that_did_not_reach_the_server_are_made_again(
+    error: type[httpx2.TransportError], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.images_api.upstream.backoff", lambda attempt: 0.0)
+    failing = AsyncMock(side_effect=error("it failed"))
+    transport = Mock(spec=httpx2.AsyncBaseTransport, handle_async_request=failing)
+    response = post(images_proxy("http://there/v1", "gender", transport=transport), {"prompt": CEO})
+    assert response.status_code in (502, 504)
+    assert failing.await_count == calls
+
+
+def of_several_images(n: int) -> Any:
+    """Return a server that answers each call with n images."""
+
+    async def answer(request: Request) -> JSONResponse:
+        prompt = (await request.json())["prompt"]
+        return JSONResponse({"data": [{"b64_json": f"{prompt}|{place}"} for place in range(n)]})
+
+    return httpx2.ASGITransport(Starlette(routes=[Route(PATH, answer, methods=["POST"])]))
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_no_image_is_lost_if_the_server_returns_more_than_requested(batch: bool) -> None:
+    app = images_proxy("http://there/v1", "gender", transport=of_several_images(3), batch=batch)
+    response = post(app, {"prompt": CEO, "n": 2})
+    images = [image["b64_json"].split("|") for image in response.json()["data"]]
+    assert Counter(place for _, place in images) == {"0": 2, "1": 2, "2": 2}
+    assert note(response)["values"] == [VALUES[prompt] for prompt, _ in images]
+    assert Counter(note(response)["values"]) == {"female": 3, "male": 3}
+    assert "share" in note(response)["shared"]
+    assert "failed" not in note(response)
+
+
+def test_the_header_only_says_that_images_share_a_value_if_they_may() -> None:
+    app = proxy(FalseUpstream())
+    field = "sequential_image_generation"
+    for fields, shares in (
+        ({}, False),
+        ({field: "disabled"}, False),
+        ({field: "auto"}, True),
+        ({"extra_body": {field: "auto"}}, True),
+    ):
+        assert ("shared" in note(post(app, {"prompt": CEO, **fields}))) == shares
+    response = post(app, {"prompt": CEO, "num_outputs_per_prompt": 4})
+    assert Counter(note(response)["values"]) == {"female": 2, "male": 2}
+    assert "shared" not in note(response)

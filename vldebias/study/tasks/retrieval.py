@@ -292,7 +292,7 @@ class RetrievalTask(ImageTask):
                         " The reference images are unevenly distributed over the nearest prompts:"
                         f" {counted(size_of_value)}."
                     )
-        labelled = rankings.labelled
+        n_labelled = 0 if rankings.labelled is None else len(rankings.labelled.features)
         if rankings.used:
             words += f" {rankings.used}"
         return self.provenance(
@@ -307,9 +307,9 @@ class RetrievalTask(ImageTask):
             n={
                 "queries": len(self.queries),
                 "images": len(gallery.codes),
-                "unknown": int((~labels.known).sum()),
+                "unknown": int((~labels.known).sum()) - n_labelled,
                 "groups": len(gallery.names),
-                **({"labelled, not measured": len(labelled.features)} if labelled else {}),
+                **({"labelled, not measured": n_labelled} if n_labelled else {}),
             },
             settings={
                 "re-ranking": rankings.used,

@@ -134,8 +134,8 @@ def test_code_imports_nothing_heavy_that_it_does_not_need(script: str, absent: s
 ON_TABLES = {
     "eval shares": "eval shares table.csv --prompt-column prompt --value-column gender"
     " --out shares",
-    "eval runs": "eval runs shares",
     "eval compare": "eval compare shares shares",
+    "eval compare FOLDER": "eval compare shares",
     "eval gate": "eval gate shares --max-gap 0.9",
     "eval report": "eval report shares",
     "eval show --texts": "eval show fairface --texts",

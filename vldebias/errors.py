@@ -363,6 +363,7 @@ REMOVED = {
         "append your own clause, such as '; keep the person's skin tone, age and gender'"
     ),
     "diagnose.head": "see eval/experiments/label_margins.py",
+    "eval runs": "use vldebias eval compare FOLDER... (--out runs.html for a page)",
     "wise_ft": (
         "leave it out: with 100 held-out pairs (--val-split), a run saves the better of the end"
         " and half way"

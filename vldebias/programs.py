@@ -41,8 +41,8 @@ class Program:
     """What a program adds to the package. The names of modules are relative to the program.
 
     Attributes:
-        commands: the commands of `vldebias`, by name. "eval runs" is a command of the group `eval`,
-            whose summary is its own help.
+        commands: the commands of `vldebias`, by name. "eval edits" is a command of the group
+            `eval`, whose summary is its own help.
         names: the public names, each with the module that defines it. Users import them from
             `vldebias`, and "study.NAME" from `vldebias.study`.
         tasks: the kinds of tasks for suites and `vldebias.evaluate`, each with the module that

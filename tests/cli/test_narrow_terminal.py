@@ -75,9 +75,7 @@ def test_long_prompts_take_one_line_in_a_terminal_and_are_complete_if_piped(fold
     assert piped.stdout.splitlines() == ["neutral\toriginal", f"{prompt}\t{prompt}"]
 
 
-@pytest.mark.parametrize(
-    "command", ["methods", "losses", "prompts list", "eval list", "eval data", "eval runs"]
-)
+@pytest.mark.parametrize("command", ["methods", "losses", "prompts list", "eval list", "eval data"])
 def test_lists_say_what_is_piped_and_offer_json(command: str) -> None:
     shown = CliRunner().invoke(app, [*command.split(), "--help"]).output
     text = " ".join(FRAMES.sub(" ", shown).split())

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from brought import images
 
-from apps.runs.listing import list_runs
 from apps.shares.task import SharesTask
 from vldebias.cli.rerank import _read
 from vldebias.data import ImageData, open_data
 from vldebias.data.prompt_file import read_prompts
 from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.report.runs import read_runs
 
 WORDS = ("nurse", "pilot", "Köchin", "judge", "café owner", "farmer", "old, tired man", "niño")
 GROUPS = ("female", "male", "N/A", "cannot determine")
@@ -152,11 +152,11 @@ def read_judged(path: Path) -> int:
     return task.model_copy(update={"resamples": 50}).measure(path)[0].provenance.n["images"]
 
 
-def read_runs(path: Path) -> int:
-    listed = list_runs(path.parent)
-    for reason in listed.unreadable.values():
+def read_listed(path: Path) -> int:
+    runs, unreadable = read_runs([path.parent])
+    for reason in unreadable.values():
         raise InvalidInputError(reason)
-    return len(listed.rows)
+    return sum(len(run.shares) for run in runs)
 
 
 FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
@@ -170,7 +170,7 @@ FORMATS: dict[str, tuple[Written, Callable[[Path], int]]] = {
     "infotexts.txt": (infotexts, read_texts),
     "options.txt": (options, read_texts),
     "judged.jsonl": (judged, read_judged),
-    "result.json": (runs, read_runs),
+    "result.json": (runs, read_listed),
     "a.csv": (delimited(","), read_images),
     "b.csv": (delimited("\t"), read_images),
     "c.csv": (delimited(";"), read_images),

@@ -44,7 +44,7 @@ def runs_arguments(folder: Path) -> list[str]:
     part = TaskResult(TaskProvenance(task="t", description="", methods={"none": {}}))
     part.add("share", "none", 0.5, (0.4, 0.6), n={"images": 10})
     Result.from_tasks("run", [part], seconds=1.0).write(folder / "runs" / "a" / "result.json")
-    return ["eval", "runs", str(folder / "runs"), "--out", str(folder / "runs.html")]
+    return ["eval", "compare", str(folder / "runs"), "--out", str(folder / "runs.html")]
 
 
 def shares_arguments(folder: Path) -> list[str]:
@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], list[str]], tuple[str, ...]]] = {
     "records plan": (plan_arguments, ("protocol.txt",)),
     "records page": (page_arguments, ("page.html",)),
     "records label": (label_arguments, ("record.json",)),
-    "eval runs": (runs_arguments, ("runs.html",)),
+    "eval compare": (runs_arguments, ("runs.html",)),
     "eval shares": (shares_arguments, ("shares/result.json", "shares/index.html")),
 }
 PARAMETERS = [pytest.param(*COMMANDS[name], id=name) for name in COMMANDS]

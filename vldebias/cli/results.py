@@ -95,20 +95,38 @@ def report(
     )
 
 
+_OF_RUN = ("name", "sentence", "models", "date")  # printed as JSON
+
+
 def compare(
-    a: Result,
-    b: Result,
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            exists=True,
+            metavar="RESULT...",
+            help="Results, or folders with results. Two results are compared value by value; one"
+            " folder or several results are listed.",
+        ),
+    ],
     page: Annotated[Path | None, typer.Option("--out", help="HTML page to write.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two results value by value, and warn about other differences between them.
+    """Compare two results value by value, or list more with the first sentence of each.
+
+    On the page of a list, tick runs to plot them. Results in subfolders are included. Files that
+    cannot be read are listed, and the exit code is then 1.
 
     Examples:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --out compare.html
-      vldebias eval compare before after --json
+      vldebias eval compare results/ --out runs.html
+      vldebias eval compare results/ --json
     """
     check_page(page)
+    if len(results) != 2 or not all(_file_of(result).is_file() for result in results):
+        _list_runs(results, page, as_json=as_json)
+        return
+    a, b = results
     from vldebias.report.compare import compare
     from vldebias.report.result import Result
 
@@ -127,6 +145,26 @@ def compare(
         piped(tuple(map(str, frame)), rows)
     if page is not None:
         print_message(f"page: {comparison.write_page(page)}")
+
+
+def _list_runs(results: Sequence[Path], page: Path | None, *, as_json: bool) -> None:
+    """List the runs in folders, each with the first sentence of its page."""
+    from vldebias.report.page import short_date
+    from vldebias.report.runs import read_runs, write_runs
+
+    runs, unreadable = read_runs(results)
+    for file, reason in unreadable.items():
+        print_message(f"{file}: {reason}", "could not be read", "yellow")
+    if as_json:
+        rows = [{name: run._asdict()[name] for name in _OF_RUN} for run in runs]
+        print_json({"runs": rows, "unreadable": unreadable})
+    else:
+        rows_of_grid = [(run.name, run.sentence, run.models, short_date(run.date)) for run in runs]
+        print_grid(("run", "first sentence", "model", "date"), rows_of_grid)
+    if page is not None:
+        print_message(f"page: {write_runs(runs, unreadable, page)}")
+    if unreadable:
+        raise typer.Exit(1)
 
 
 def _names_of(a: Path, b: Path) -> tuple[str, str]:

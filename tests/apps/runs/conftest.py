@@ -1,3 +1,0 @@
-"""Use the result that tests of reports share."""
-
-from tests.report.conftest import made as made

@@ -47,6 +47,7 @@ _WITH_TORCH = (
     " {torch} for embeddings of your own"
 )
 
+_MOST_SHOWN = 40  # cells or column names in a message
 # The user's line is in the innermost stack frame outside this package and outside installed
 # libraries. Libraries are skipped because they call this package in hooks and threads.
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -136,6 +137,21 @@ def shortened(text: str, limit: int) -> str:
         limit: the maximum number of characters, including the dots.
     """
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def shown(value: object) -> str:
+    """Write a cell, or a list of cells or column names, for a message.
+
+    Each cell is cut to 80 characters, and a list to 40 cells, because a table without a header may
+    have an encoded image where a name was expected.
+
+    >>> shown(["image", 3]), shown("A" * 100)[-5:]
+    ("['image', 3]", "A...'")
+    """
+    if isinstance(value, (list, tuple)):
+        rest = ", ..." if len(value) > _MOST_SHOWN else ""
+        return f"[{', '.join(map(shown, value[:_MOST_SHOWN]))}{rest}]"
+    return repr(shortened(value, 80)) if isinstance(value, str) else shortened(repr(value), 80)
 
 
 def one_line(error: Exception) -> str:

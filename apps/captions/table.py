@@ -21,7 +21,7 @@ from vldebias.data.layouts import (
     without_number,
 )
 from vldebias.data.tables import as_texts, column_of, read_table, table_in_memory
-from vldebias.errors import InvalidInputError, expected_one_of, need
+from vldebias.errors import InvalidInputError, expected_one_of, need, shown
 from vldebias.utils.phrases import lacking, quantity
 from vldebias.utils.table_rows import find_column, fitting_columns, hint_of_header, plain_name
 from vldebias.utils.text_tables import read_text
@@ -143,7 +143,7 @@ def read_stated(
         if role not in found:
             raise InvalidInputError(
                 f"columns: no table has the column {column!r} for {role!r}; the columns are"
-                f" {rows.column_names}"
+                f" {shown(rows.column_names)}"
             )
     if not read:
         raise InvalidInputError(f"{', '.join(sources)}: no rows; expected one row per image")
@@ -273,7 +273,7 @@ def columns_of_roles(
             name = columns.get(role, roles[role][0])
             raise InvalidInputError(
                 f"{source}: expected a column {name!r}; the columns are"
-                f" {names}; if it has another name: --column {role}=NAME"
+                f" {shown(names)}; if it has another name: --column {role}=NAME"
                 f"{hint_of_header(names)}"
             )
     return chosen

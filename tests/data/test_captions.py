@@ -1,6 +1,8 @@
 """Test that captions in all formats are read without settings, or raise helpful errors."""
 
 import json
+import os
+import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -119,20 +121,103 @@ def test_captioned_images_in_formats_that_are_not_read_are_counted(tmp_path: Pat
         opened(tmp_path / "some")
 
 
-def test_the_text_encoding_in_a_tar_is_detected_from_all_its_files(tmp_path: Path) -> None:
-    texts = ["ein Mädchen", "eine Straße", "Bäume"]
-    files = [
-        file
-        for number, text in enumerate(texts)
-        for file in (
-            (f"{number}.jpg", brought.jpeg(number)),
-            (f"{number}.txt", text.encode("cp1252")),
-        )
-    ]
-    data, warned = opened(brought.write_tar(tmp_path / "a.tar", files))
-    assert data.captions == tuple(texts)
-    assert len(warned) == 1
-    assert "3 texts: not UTF-8, read as cp1252" in warned[0]
+@refused(
+    ("0.txt", "une infirmière".encode("cp1252"), r"a.tar: 0\.txt: cannot be read as utf-8"),
+    (
+        "0.json",
+        b'{"caption": "cut \\ud83d"}',
+        r"a.tar: 0\.json: got .*cut ', which is half",
+    ),
+)
+def test_texts_in_a_tar_are_read_as_utf8_or_the_member_is_named(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    files = [("0.jpg", brought.jpeg(0)), (name, content)]
+    opened(brought.write_tar(tmp_path / "a.tar", files))
+
+
+def test_sparse_members_of_a_tar_raise_an_error(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("0.txt")
+    info.size, info.type = 512, tarfile.GNUTYPE_SPARSE
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    # One part at 0 with 512 bytes, of a file with 8 GB.
+    header[386:410] = b"%011o\0%011o\0" % (0, 512)
+    header[483:495] = b"%011o\0" % (8 * 1024**3 - 1)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    (tmp_path / "a.tar").write_bytes(bytes(header) + b"A" * 512 + bytes(1024))
+    with pytest.raises(InvalidInputError, match=r"'0\.txt' is sparse"):
+        opened(tmp_path / "a.tar")
+
+
+@refused(
+    ("captions_val.json", {"caption": 5}, "annotation 1: expected a caption in text, got 5"),
+    ("captions_val.json", {"file_name": "0\0.jpg"}, r"image 1: .* a zero byte in '0\\x00.jpg'"),
+    ("a.jsonl", {"file_name": "0\0.jpg", "caption": "a"}, r"image 1: .* a zero byte in"),
+    ("a.json", {"file_name": "0.jpg", "caption": "cut \ud83d"}, r"entry 1: got .*cut ', which"),
+    ("a.jsonl", {"file_name": "0.jpg", "caption": "cut \ud83d"}, r"line 1: got .*cut ', which"),
+)
+def test_texts_and_paths_that_cannot_exist_are_named(
+    tmp_path: Path, name: str, fields: dict[str, object]
+) -> None:
+    brought.images(tmp_path)
+    row = {"id": 1, "image_id": 1, "file_name": "0.jpg", "caption": "a nurse", **fields}
+    content: object = {"images": [row], "annotations": [row]} if "val" in name else [row]
+    text = json.dumps(row if name.endswith("l") else content)
+    (tmp_path / name).write_text(text)
+    opened(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.csv", "0.txt", "a.parquet"])
+def test_a_pipe_in_a_folder_is_not_opened(tmp_path: Path, name: str) -> None:
+    brought.images(tmp_path)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InvalidInputError, match="expected a file, got a pipe"):
+        opened(tmp_path)
+
+
+def test_an_image_that_is_a_pipe_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("image,caption\n0.jpg,a nurse\n1.jpg,a pilot\n")
+    brought.images(tmp_path)
+    (tmp_path / "0.jpg").unlink()
+    os.mkfifo(tmp_path / "0.jpg")
+    data, _ = opened(tmp_path / "a.csv")
+    assert data.fingerprint
+    with pytest.raises(OSError, match="a pipe or a device"):
+        data.read(0)
+
+
+def test_a_folder_written_by_save_to_disk_is_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": [picture(number) for number in range(N)], "text": list(CAPTIONS)}
+    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    dataset.save_to_disk(tmp_path / "one")
+    assert opened(tmp_path / "one")[0].captions == CAPTIONS
+    datasets.DatasetDict({"train": dataset}).save_to_disk(tmp_path / "several")
+    with pytest.raises(InvalidInputError, match=r"splits \['train'\].*the folder of one split"):
+        opened(tmp_path / "several")
+
+
+def test_nested_lists_are_no_images(tmp_path: Path) -> None:
+    table = pa.table({"image": [[["0.jpg"]]], "caption": ["a nurse"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InvalidInputError, match="'image': expected images or paths, got List"):
+        opened(tmp_path / "a.parquet")
+
+
+def test_columns_of_a_download_report_are_named_once_each(tmp_path: Path) -> None:
+    row = ["a nurse at work", "img/0.jpg", "image/jpeg", "https://host.example/0.jpg"]
+    (tmp_path / "a.tsv").write_text("\t".join(row) + "\n" + "\t".join(reversed(row)))
+    with pytest.raises(InvalidInputError, match=r"caption\\timage\\tcolumn3\\turl' .*a\.tsv"):
+        opened(tmp_path / "a.tsv")
+
+
+def test_no_cell_is_printed_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("\n".join(f"{number}\t{'A' * 9999}" for number in range(3)))
+    with pytest.raises(InvalidInputError) as raised:
+        opened(tmp_path / "a.tsv")
+    assert len(str(raised.value)) < 1000
 
 
 def test_files_from_other_programs_in_a_tar_are_not_samples(tmp_path: Path) -> None:
@@ -425,7 +510,9 @@ def test_each_line_of_a_text_file_is_a_caption(tmp_path: Path) -> None:
     brought.images(tmp_path, names=["0.jpg", "1.jpg"])
     (tmp_path / "0.txt").write_text("a nurse\n\n  a tired nurse \n")
     (tmp_path / "1.txt").write_bytes("ein müder Pilot\r\nzwei Köche\n".encode("cp1252"))
-    data, warned = opened(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"1\.txt: cannot be read as utf-8"):
+        opened(tmp_path)
+    data, warned = opened(tmp_path, encoding="cp1252")
     assert data.captions == ("a nurse", "ein müder Pilot")
     assert data.more_captions == (("a tired nurse",), ("zwei Köche",))
     assert any("2 of 2 text files have several lines" in message for message in warned)

@@ -67,7 +67,7 @@ def test_a_position_selects_an_item_of_a_list(tmp_path: Path) -> None:
     ('{"a": 1}', "expected a list of objects"),
     ('{"a": [1, 2]}', "expected a list of objects"),
     ('{"a": [{"b": 1}, 2]}', "expected a list of objects"),
-    ('{"a": ["b"]}', "entry 1: expected an object with a value per column, got 'b'"),
+    ('{"a": ["b"]}', "a list of texts, such as 'b', but no columns; expected an object"),
     ('{"a": {"b": 1}, "c": {"d": 2}}', "expected a list of objects"),
     ("[{", "expected JSON"),
     ('[{"a": 1, "a": 2}]', "the name 'a' twice in one object"),

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data.labels import Labels
-from vldebias.errors import InvalidInputError, warn
+from vldebias.errors import InvalidInputError, shown, warn
 
 _NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
 _NO_WORDS = {
@@ -41,7 +41,7 @@ def captions_in(cell: object, source: str) -> tuple[str, tuple[str, ...] | None]
     are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
     if not are_texts:
         raise InvalidInputError(
-            f"{source}: expected a string or a list of strings in every row, got {str(cell)[:60]}"
+            f"{source}: expected a string or a list of strings in every row, got {shown(cell)}"
         )
     texts = [text for text in cell if text and text.strip()]
     if not texts:
@@ -117,7 +117,7 @@ def one_row_per_image(
         repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
         raise InvalidInputError(
             f"{source}: expected distinct images, but {len(names) - len(rows_of_image)} rows repeat"
-            f" an earlier image, such as {repeated!r}; remove them, or set the caption column"
+            f" an earlier image, such as {shown(repeated)}; remove them, or set the caption column"
             " (caption=...) to merge them into one image with several captions"
         )
     for column, values in labels.items():
@@ -125,7 +125,7 @@ def one_row_per_image(
             if len(set(values.codes[rows].tolist())) > 1:
                 raise InvalidInputError(
                     f"{source}: column {column!r}: expected one value per image, but the rows of"
-                    f" image {name!r} have different values"
+                    f" image {shown(name)} have different values"
                 )
     firsts = []
     further_of_image = []
@@ -164,7 +164,7 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
     if len(captions) > 1 and len(set(captions)) == 1:
         raise InvalidInputError(
             f"{name}: expected different captions, but all {len(captions)} captions are"
-            f" {captions[0]!r}. {remedy}"
+            f" {shown(captions[0])}. {remedy}"
         )
     for kind, pattern in _NO_WORDS.items():
         strange = [text for text in captions if pattern.fullmatch(text.strip())]
@@ -173,7 +173,7 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         share = len(strange) / max(1, len(captions))
         finding = (
             f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"
-            f" {strange[:1]}"
+            f" {shown(strange[:1])}"
         )
         if share > _MOST_NO_WORDS:
             raise InvalidInputError(f"{finding}; expected words. {remedy}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -21,10 +21,10 @@ from vldebias.data.layouts import Layout, find_layout, without_number
 from vldebias.data.manifest import images_of_table, labels_of
 from vldebias.data.splits import ALIASES, SPLIT, no_split_column, rows_of_split, spellings
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, Lazily, warn, warn_of_input
+from vldebias.errors import InvalidInputError, Lazily, shown, warn, warn_of_input
 from vldebias.utils.files import read_json
 from vldebias.utils.table_rows import find_column
-from vldebias.utils.text_tables import decoded_texts
+from vldebias.utils.text_tables import decoded_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,17 +204,23 @@ def read_coco(file: Path) -> list[tuple[str, str]]:
     try:
         name_of_image = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
         captions = [(entry["image_id"], entry["caption"]) for entry in content["annotations"]]
+        is_listed = [image in name_of_image for image, _ in captions]
     except (KeyError, TypeError):
         raise InvalidInputError(
             f"{file}: expected COCO's captions (images with id and file_name, annotations with"
             f" image_id and caption), got the keys {sorted(content)[:8]}"
         ) from None
-    pairs = [(name_of_image[image], text) for image, text in captions if image in name_of_image]
-    unknown = [image for image, _ in captions if image not in name_of_image]
+    for number, (_, text) in enumerate(captions, 1):
+        if not isinstance(text, str):
+            raise InvalidInputError(
+                f"{file}: annotation {number}: expected a caption in text, got {shown(text)}"
+            )
+    pairs = [(name_of_image[image], text) for image, text in compress(captions, is_listed)]
+    unknown = [image for (image, _), known in zip(captions, is_listed, strict=True) if not known]
     if unknown:
         warn_of_input(
             f"{file}: {len(unknown)} of {len(captions)} captions refer to images that are not"
-            f" listed, such as {unknown[0]}, and are left out",
+            f" listed, such as {shown(unknown[0])}, and are left out",
         )
     if not pairs:
         raise InvalidInputError(f"{file}: expected captions for the listed images, got none")
@@ -276,7 +282,9 @@ def _captions_in(
     path: Path, files: Sequence[str], encoding: str | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return the caption and any further captions from each text file in a folder."""
-    texts = decoded_texts([(path / file).read_bytes() for file in files], str(path), encoding)
+    texts = []
+    for file in files:
+        texts.append(decoded_text((path / file).read_bytes(), str(path / file), encoding).strip())
     captions: list[str] = []
     further: list[tuple[str, ...]] = []
     for text in texts:

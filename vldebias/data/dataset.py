@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.folders import existing_names, refuse_encoded, refuse_outside
+from vldebias.data.folders import existing_names, refuse_no_paths, refuse_outside
 from vldebias.data.labels import Labels, indices_of
 from vldebias.data.parallel import prefetch
 from vldebias.errors import InvalidInputError, check_kind, did_you_mean
@@ -262,7 +262,7 @@ def file_images(
     root = Path(root)
     if not files:
         raise NoImagesError(f"{name}: expected images in split {split!r} of {root}, got none")
-    refuse_encoded(name, files)
+    refuse_no_paths(name, files)
     if not allow_outside:
         refuse_outside(name, root, files)
     # The ids are the paths as passed, even if the file names differ in case.
@@ -298,6 +298,8 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
     """
 
     def ends(path: str | os.PathLike[str]) -> bytes:
+        if not os.path.isfile(path):  # a pipe would wait for a writer
+            return b"-1 "  # cannot be a real file size
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -306,7 +308,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
                 file.seek(max(_ENDS, size - _ENDS))
                 return f"{size} ".encode() + head + file.read(_ENDS)
         except OSError:
-            return b"-1 "  # cannot be a real file size
+            return b"-1 "
 
     def digest(start: int) -> bytes:
         rows = slice(start, start + _FILES_AT_ONCE)

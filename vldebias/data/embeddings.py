@@ -37,7 +37,7 @@ from vldebias.data.labels import Labels
 from vldebias.data.rows import Array, RowNumbers, Shards, UnitRows, files_of, metadata_beside
 from vldebias.data.tables import as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, check_kind, need
-from vldebias.utils.files import write_atomically
+from vldebias.utils.files import refuse_special, write_atomically
 from vldebias.utils.text_rows import TextRows
 
 if TYPE_CHECKING:
@@ -232,6 +232,7 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
     >>> images
     Embeddings(2 images of width 2, columns [])
     """
+    refuse_special(path)
     try:
         fields, ignored = _read_arrays(Path(path))
         if "features" not in fields:
@@ -286,6 +287,7 @@ def load_texts(path: str | Path) -> Texts:
         InvalidInputError: If the file cannot be read, contains no text embeddings, or embeddings
             and prompts are inconsistent.
     """
+    refuse_special(path)
     try:
         fields, _ = _read_arrays(Path(path))
         dim = 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vldebias.errors import InvalidInputError, shortened
+from vldebias.errors import InvalidInputError, shortened, shown
 from vldebias.utils.phrases import quantity
 from vldebias.utils.pictures import ENDINGS
 
@@ -145,13 +145,19 @@ def refuse_outside(name: object, root: str | Path, files: Iterable[str]) -> None
         )
 
 
-def refuse_encoded(source: object, files: Iterable[str]) -> None:
-    """Raise an error if cells contain images in base64 instead of paths.
+def refuse_no_paths(source: object, files: Sequence[str]) -> None:
+    """Raise an error if cells contain images in base64 instead of paths, or characters of no path.
 
     Args:
         source: the data, for the message.
         files: the cells.
     """
+    for row, file in enumerate(files, 1):
+        if "\0" in file:
+            raise InvalidInputError(
+                f"{source}: image {row}: expected a path, got a zero byte in {shown(file)}; write"
+                " the table again without it"
+            )
     encoded = next((file for file in files if _ENCODED.match(file)), "")
     longest = encoded or max(files, key=len, default="")
     if encoded or len(longest) > _LONGEST_PATH:
@@ -186,7 +192,7 @@ def folder_of_images(table: Path, files: Sequence[str]) -> Path:
     Raises:
         InvalidInputError: If no nearby folder contains the files, or several do.
     """
-    refuse_encoded(table, files)
+    refuse_no_paths(table, files)
     # Check about twenty files, spread over the entire list.
     sample = list(filter(str.strip, files))[:: max(1, len(files) // 20)][:20]
 

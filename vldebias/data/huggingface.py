@@ -24,7 +24,7 @@ from vldebias.data.dataset import (
     fingerprint_files,
     fingerprint_of,
 )
-from vldebias.data.folders import folder_of_paths, refuse_encoded, refuse_outside
+from vldebias.data.folders import folder_of_paths, refuse_no_paths, refuse_outside
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,
@@ -45,7 +45,7 @@ from vldebias.data.splits import (
     spellings,
 )
 from vldebias.data.tars import open_tars, stream_of_tars
-from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.errors import InvalidInputError, did_you_mean, need, shown
 from vldebias.projection.hub import offline_reason, reason
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import find_column, fitting_columns
@@ -163,7 +163,12 @@ def open_huggingface(
     if not isinstance(features[image], datasets.Image):
         base = folder_of_paths(root, images)
     # vldebias decodes the images itself, so that all sources behave the same.
-    dataset = dataset.select_columns(used).cast_column(image, datasets.Image(decode=False))
+    try:
+        dataset = dataset.select_columns(used).cast_column(image, datasets.Image(decode=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{place}: column {image!r}: expected images or paths, got {features[image]}"
+        ) from error
     stream = ImageStream(
         image=image,
         caption=caption,
@@ -208,7 +213,7 @@ def _resolved_columns(
     if missing:
         hint = did_you_mean(missing[0], features, "choose from these")
         raise InvalidInputError(
-            f"{place}: no column {missing[0]!r}; the columns are {list(features)}; {hint}"
+            f"{place}: no column {missing[0]!r}; the columns are {shown(list(features))}; {hint}"
         )
     if image == caption:
         raise InvalidInputError(same_column(place, image, list(features)))
@@ -385,7 +390,7 @@ def _image_column(image: str | None, features: Mapping[str, object], place: str)
         return candidates[0]
     problem = f"images may be in any of {candidates}" if candidates else "no image column"
     raise InvalidInputError(
-        f"{place}: {problem}; choose one of {list(features)} with --image-column (in Python"
+        f"{place}: {problem}; choose one of {shown(list(features))} with --image-column (in Python"
         " image=...)"
     )
 
@@ -406,8 +411,8 @@ def _caption_column(caption: str | None, features: Mapping[str, object], place: 
         return found
     raise InvalidInputError(
         f"{place}: expected captions in a column {', '.join(CAPTION_COLUMNS[:5])}, got the columns"
-        f" {list(features)}; choose one with --caption-column (in Python caption=...), or create"
-        " captions from a label with label=... and caption_template='a photo of a {}.'"
+        f" {shown(list(features))}; choose one with --caption-column (in Python caption=...), or"
+        " create captions from a label with label=... and caption_template='a photo of a {}.'"
     )
 
 
@@ -597,7 +602,7 @@ class ImageStream:
         for cell in images.with_format("arrow")[:][self.image].to_pylist():
             path = cell["path"] if cell else None
             paths.append(path or "")
-        refuse_encoded(self.name, paths)
+        refuse_no_paths(self.name, paths)
         refuse_outside(self.name, self.base, paths)
         return paths
 

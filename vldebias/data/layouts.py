@@ -26,8 +26,8 @@ from vldebias.data.folders import (
     refuse_outside,
     unread_pictures,
 )
-from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.utils.files import refuse_lfs_pointer
+from vldebias.errors import InvalidInputError, did_you_mean, need, shown
+from vldebias.utils.files import read_json, refuse_lfs_pointer, refuse_special
 from vldebias.utils.json_tables import Row, is_json_document
 from vldebias.utils.table_rows import (
     JSON_ENDINGS,
@@ -273,11 +273,15 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         raise InvalidInputError(
             f"{folder}: the folder is empty; expected images and captions, or tars"
         )
+    for file in _ending_in(files, *TABLES, *PARQUET, *TEXT_ENDINGS, ".tar"):
+        refuse_special(folder / file)
     tars = _ending_in(files, ".tar")
     if tars:
         for tar in tars:
             _refuse_compressed_tar(folder / tar)
         return Layout("tars", _below(folder, tars))
+    if {"state.json", "dataset_dict.json"} & set(files):
+        return _layout_of_saved(folder, files)
     metadata = _fitting_files(files, r"(.*/)?metadata\.(csv|jsonl|parquet)")
     parquet = _ending_in(files, ".parquet")
     pictures = list(filter(is_picture, files))
@@ -290,12 +294,13 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
             " convert them to .jpg or .png"
         )
     if metadata or not pictures:
+        tables: tuple[str, ...] = ()
         if reads_captions and parquet and not metadata:
             _refuse_parquet_of_urls(folder / parquet[0], None)
             # Ignore the statistics that img2dataset writes next to parquet files.
             if _fitting_files(files, r".*_stats\.json"):
-                return Layout("datasets", _below(folder, parquet))
-        return Layout("datasets")
+                tables = _below(folder, parquet)
+        return Layout("datasets", tables)
     coco = _fitting_files(files, r"(.*/)?captions_[^/]*\.json")
     if coco:
         return Layout("coco", _below(folder, coco))
@@ -306,6 +311,20 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     if reads_captions:
         _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
+
+
+def _layout_of_saved(folder: Path, files: Sequence[str]) -> Layout:
+    """Return the files of a folder that was written by `save_to_disk` of datasets."""
+    if "state.json" not in files:
+        splits = [str(PurePosixPath(file).parent) for file in files if file.endswith("/state.json")]
+        raise InvalidInputError(
+            f"{folder}: got the splits {shown(splits)}, as save_to_disk writes them; pass the"
+            " folder of one split"
+        )
+    state = read_json(folder / "state.json")
+    saved = state.get("_data_files") if isinstance(state, dict) else None
+    names = [entry.get("filename") for entry in saved or () if isinstance(entry, dict)]
+    return Layout("datasets", _below(folder, [name for name in files if name in names]))
 
 
 def _refuse_metadata_of_others(table: Path, pictures: Sequence[str]) -> None:
@@ -374,7 +393,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
         raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
     if image is not None and find_column(names, image) is None:
         raise InvalidInputError(
-            f"{path}: no column {image!r}; the columns are {names}; {_SET_IMAGE}"
+            f"{path}: no column {image!r}; the columns are {shown(names)}; {_SET_IMAGE}"
         )
     if image is None and not fitting_columns(names, IMAGE_COLUMNS):
         url = fitting_columns(names, _URL_COLUMNS)
@@ -485,11 +504,26 @@ def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[s
         InvalidInputError: If the first line contains a URL.
     """
     urls = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
+    show_picture = [
+        cell not in urls and is_picture(without_number(cell.strip())) for cell in first_line
+    ]
     if urls:
-        columns = ["caption"] * len(first_line)
-        columns[first_line.index(urls[0])] = "url"
-        raise InvalidInputError(_fetch_first(path, form, "url", "caption", columns))
-    show_picture = [is_picture(without_number(cell.strip())) for cell in first_line]
+        # Name each column once: the address, the file if there is one, and the longest text.
+        columns = [f"column{number}" for number in range(1, len(first_line) + 1)]
+        places = {first_line.index(urls[0]): "url"}
+        if True in show_picture:
+            places[show_picture.index(True)] = "image"
+        texts = [place for place in range(len(first_line)) if place not in places]
+        if texts:
+            places[max(texts, key=lambda place: len(first_line[place].split()))] = "caption"
+        for place, name in places.items():
+            columns[place] = name
+        if True not in show_picture:
+            raise InvalidInputError(_fetch_first(path, form, "url", "caption", columns))
+        raise InvalidInputError(
+            f"{path}: the first line has data instead of names for its {len(columns)} columns;"
+            f" {_name_columns(path, form, columns)}"
+        )
     if show_picture == [True, False]:
         return "image", "caption"
     if show_picture == [False, True]:
@@ -541,8 +575,8 @@ def _column(
         found = find_column(names, name)
         if found is None:
             raise InvalidInputError(
-                f"{path}: no column {name!r} for {content}; the columns are {list(names)}; {remedy}"
-                f"{hint_of_header(names)}"
+                f"{path}: no column {name!r} for {content}; the columns are {shown(list(names))};"
+                f" {remedy}{hint_of_header(names)}"
             )
         return found
     fitting = fitting_columns(names, known)
@@ -561,7 +595,7 @@ def _column(
         hint = "; if this is more than one column, pass --set separator=semicolon"
     raise InvalidInputError(
         f"{path}: no column for {content}; expected one of {', '.join(known)}; the columns are"
-        f" {list(names)}; {remedy}{hint}"
+        f" {shown(list(names))}; {remedy}{hint}"
     )
 
 
@@ -574,8 +608,8 @@ def same_column(place: str, image: str, names: Sequence[str]) -> str:
         names: names of all columns.
     """
     return (
-        f"{place}: column {image!r} cannot contain both the images and the captions; the columns"
-        f" are {list(names)}; set --image-column and --caption-column"
+        f"{place}: column {shown(image)} cannot contain both the images and the captions; the"
+        f" columns are {shown(list(names))}; set --image-column and --caption-column"
     )
 
 
@@ -592,13 +626,18 @@ def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequenc
     form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)
     header = ""
     if columns:
-        names = "\\t".join(columns) if form == "tsv" else ",".join(columns)
-        header = f" add a first line with column names (sed -i '1i {names}' {path}), and"
+        header = f" {_name_columns(path, form, columns)}, and"
     return (
         f"{path}: expected images, got URLs;{header} download the images with img2dataset"
         f" --url_list {path} --input_format {form} --url_col {url} --caption_col {caption}"
         " --output_format webdataset --output_folder images, then pass them: --data 'images/*.tar'"
     )
+
+
+def _name_columns(path: Path, form: str, columns: Sequence[str]) -> str:
+    """Return advice to add a first line with the names of the columns."""
+    names = ("\\t" if form in ("tsv", "txt") else ",").join(columns)
+    return f"add a first line with column names (sed -i '1i {names}' {path})"
 
 
 def refuse_unreachable(name: str) -> None:

@@ -16,7 +16,7 @@ from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.splits import rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, warn_of_input
+from vldebias.errors import InvalidInputError, shown, warn_of_input
 from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ def _image_column(names: Sequence[str], image: str, path: Path) -> str:
         return image
     if len(fitting) != 1:
         raise InvalidInputError(
-            f"{path}: expected a column {image!r}; the columns are {list(names)}; set the image"
-            " column (image=...; --option image=COLUMN)"
+            f"{path}: expected a column {image!r}; the columns are {shown(list(names))}; set the"
+            " image column (image=...; --option image=COLUMN)"
         )
     return fitting[0]
 

@@ -25,7 +25,7 @@ from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.measure.rankings import Leaders, leaders, merged
 from vldebias.utils.arrays import Rows
-from vldebias.utils.files import digest
+from vldebias.utils.files import digest, refuse_special
 
 if TYPE_CHECKING:
     import torch
@@ -496,6 +496,7 @@ def _mapped(path: Path) -> tuple[Array, tuple[int, int]]:
     try:
         if path.suffix != ".npy":
             raise ValueError("its name does not end in .npy")
+        refuse_special(path)
         status = path.stat()
         # Loading a pickled array could execute code.
         array = np.load(path, mmap_mode="r", allow_pickle=False)

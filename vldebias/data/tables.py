@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vldebias.errors import InvalidInputError, Lazily, did_you_mean
+from vldebias.errors import InvalidInputError, Lazily, did_you_mean, shown
 from vldebias.utils.files import refuse_lfs_pointer, unshielded
 from vldebias.utils.json_tables import is_json_document, located_values
 from vldebias.utils.json_values import JSON
@@ -240,7 +240,7 @@ def column_of(table: pa.Table, name: str, source: str | Path) -> pa.Array:
                 ) from error
     hint = did_you_mean(name, table.column_names, "")
     raise InvalidInputError(
-        f"{source}: expected a column {name!r}; the columns are {table.column_names}"
+        f"{source}: expected a column {name!r}; the columns are {shown(table.column_names)}"
         f"{f'; {hint}' if hint else hint_of_header(table.column_names)}"
     )
 

@@ -25,10 +25,12 @@ from vldebias.data.folders import is_litter, is_picture
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS, find_captions
 from vldebias.data.splits import SPLIT, files_name_split, no_split_column, rows_of_split
-from vldebias.errors import InvalidInputError, need, warn_of_input
+from vldebias.errors import InvalidInputError, need, shown, warn_of_input
+from vldebias.utils.files import refuse_special
+from vldebias.utils.json_tables import parsed, refuse_half_pairs
 from vldebias.utils.pictures import decode
 from vldebias.utils.table_rows import flat
-from vldebias.utils.text_tables import decoded_texts
+from vldebias.utils.text_tables import decoded_text
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
@@ -151,10 +153,15 @@ def samples_of(path: Path) -> list[Sample]:
         InvalidInputError: If the file is not a tar or is damaged, or two of its files have the same
             sample and field.
     """
+    refuse_special(path)
     try:
         # "r:" rejects compressed tars, because images are accessed by offset.
         with tarfile.open(path, "r:") as tar:
             members = [member for member in tar if member.isfile() and not is_litter(member.name)]
+            for member in members:
+                # Holes would take memory that the file does not have on disk.
+                if member.issparse():
+                    raise tarfile.TarError(f"{shown(member.name)} is sparse; pack it without -S")
             # tarfile stops without an error if a tar is damaged or truncated.
             size = path.stat().st_size
             with path.open("rb") as file:
@@ -170,7 +177,8 @@ def samples_of(path: Path) -> list[Sample]:
                     " it again",
                 )
             samples = _grouped(path, tar, members)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    # tarfile raises ValueError for invalid headers, such as a sparse file without a map.
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise InvalidInputError(
             f"{path}: cannot be opened: {error}. Expected a webdataset tar of images and text files"
         ) from None
@@ -185,7 +193,6 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
     """Group consecutive files with the same name into samples."""
     has_dots = _names_have_dots([member.name for member in members])
     samples: list[Sample] = []
-    not_utf8: list[tuple[Sample, str, bytes]] = []
     for member in members:
         key, name = _key_and_field(member.name, has_dots)
         if not name:
@@ -204,14 +211,7 @@ def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo
         elif ending in (*_TEXTS, *_JSON, *_NUMBERS) and member.size <= _LONGEST:
             file = tar.extractfile(member)
             content = b"" if file is None else file.read()
-            value = _parsed(content, ending, f"{path}: {member.name}")
-            sample.values[name] = value
-            if isinstance(value, bytes):
-                not_utf8.append((sample, name, value))
-    # Detect the encoding from all text fields together.
-    texts = decoded_texts([content for _, _, content in not_utf8], str(path))
-    for (sample, name, _), text in zip(not_utf8, texts, strict=True):
-        sample.values[name] = text
+            sample.values[name] = _parsed(content, ending, f"{path}: {member.name}")
     return samples
 
 
@@ -234,21 +234,18 @@ def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
 
 
 def _parsed(content: bytes, ending: str, source: str) -> object:
-    """Parse a field as a number, JSON or text. Text that is not UTF-8 is returned as bytes."""
+    """Parse a field as a number, JSON or text."""
     if ending in _NUMBERS:
         try:
             return int(content)
         except ValueError:
             raise InvalidInputError(f"{source}: expected a number, got {content[:20]!r}") from None
-    if ending in _JSON:
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{source}: expected valid JSON ({error})") from None
-    try:
-        return content.decode("utf-8-sig").strip()
-    except UnicodeDecodeError:
-        return content
+    text = decoded_text(content, source)
+    if ending not in _JSON:
+        return text.strip()
+    value = parsed(text, source)
+    refuse_half_pairs(value, source)
+    return value
 
 
 def _of_split(

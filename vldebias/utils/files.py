@@ -12,6 +12,7 @@ import platform
 import re
 import secrets
 import socket
+import stat
 import subprocess
 import threading
 from collections import Counter
@@ -410,7 +411,7 @@ def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> JSON:
     try:
         # Python's parser accepts NaN and Infinity, which are not valid JSON.
         value: JSON = json.loads(text, parse_float=_finite, parse_constant=_finite)
-        if b"\\ud" in text.lower():
+        if b"\\ud" in text.lower() or b"\xed" in text:
             # Half of a surrogate pair can be read, but not written to a file again.
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -425,8 +426,21 @@ def _finite(text: str) -> float:
     return value
 
 
+def refuse_special(path: str | Path) -> None:
+    """Raise an error for a pipe or a device, or a link to one, which may be read without end.
+
+    Files that do not exist, and folders, are left to the caller.
+    """
+    mode = stat.S_IFREG
+    with contextlib.suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InvalidInputError(f"{path}: expected a file, got a pipe, a socket or a device")
+
+
 def refuse_lfs_pointer(path: str | Path) -> None:
     """Raise an error if a file is a pointer that Git LFS leaves in a clone without its files."""
+    refuse_special(path)
     start = b""
     with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
         start = file.read(40)
@@ -453,7 +467,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
             data = None
             # Check the size first, so that a large file is not loaded into memory.
             if os.fstat(file.fileno()).st_size <= max_bytes:
-                data = file.read(max_bytes + 1)  # a pipe's size is unknown until it is read
+                data = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise InvalidInputError(f"{path}: no such file; check the path") from None
     except (OSError, ValueError) as error:  # ValueError: the path contains a NUL character

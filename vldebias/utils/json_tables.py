@@ -46,6 +46,25 @@ def parsed(text: str, source: str) -> JSON:
         raise InvalidInputError(f"{source}: expected JSON, but it is not valid: {error}") from None
 
 
+def refuse_half_pairs(value: JSON, source: str) -> None:
+    r"""Raise an error for half of a surrogate pair, such as "\ud83d", which cannot be encoded.
+
+    Programs write it if they cut a text in the middle of an emoji.
+
+    Args:
+        value: a parsed JSON value.
+        source: where the value is, for messages.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        before = error.object[max(0, error.start - 20) : error.start]
+        raise InvalidInputError(
+            f"{source}: got {error.object[error.start]!r} after {before!r}, which is half of a"
+            " character (a surrogate pair that was cut); remove it from the text"
+        ) from None
+
+
 def _with_different_names(pairs: list[tuple[str, JSON]]) -> Row:
     """Convert a JSON object's pairs to a dict, or raise ValueError if a name occurs twice."""
     row = dict(pairs)
@@ -97,13 +116,19 @@ def located_values(text: str, ending: str, source: str) -> tuple[list[JSON], lis
                 f"{source}: expected a list of objects (one per row) or of strings, or an object"
                 f" that contains one such list; got {text.strip()[:40]}"
             )
-        return entries, [f"{source}: entry {n}" for n in range(1, len(entries) + 1)]
+        locations = [f"{source}: entry {n}" for n in range(1, len(entries) + 1)]
+        if "\\ud" in text.lower():
+            for entry, location in zip(entries, locations, strict=True):
+                refuse_half_pairs(entry, location)
+        return entries, locations
     values: list[JSON] = []
-    locations: list[str] = []
+    locations = []
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             location = f"{source}: line {number}"
             value = parsed(line, location)
+            if "\\ud" in line.lower():
+                refuse_half_pairs(value, location)
             in_line = value if _are_entries(value) else [value]
             values += in_line
             locations += [location] * len(in_line)

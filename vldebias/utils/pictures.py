@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import re
+import stat
 import struct
 import sys
 import zlib
@@ -49,6 +50,8 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
         OSError: If the file is missing, has a different format, or has more pixels than Pillow's
             MAX_IMAGE_PIXELS (89 million) according to its header.
     """
+    if isinstance(source, Path) and not stat.S_ISREG(source.stat().st_mode):
+        raise OSError("expected a file, got a folder, a pipe or a device")
     Images = need("PIL.Image")
     Images.init()
     # Older versions of Pillow raise an error for unknown formats.

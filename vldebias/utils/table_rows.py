@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, shown
 from vldebias.utils.json_tables import Row, located_values
 from vldebias.utils.json_values import JSON
 from vldebias.utils.text_tables import split_rows
@@ -56,6 +56,11 @@ def read_rows(text: str, ending: str, source: str, *, separator: str | None = No
         # The first row contains the column names.
         return Rows(names, cells, [f"{source}: row {n}" for n in range(2, len(cells) + 2)])
     values, locations = located_values(text, ending, source)
+    if values and all(isinstance(value, str) for value in values):
+        raise InvalidInputError(
+            f"{source}: got a list of texts, such as {shown(values[0])}, but no columns; expected"
+            ' an object for each row, such as {"image": "0.png", "gender": "female"}'
+        )
     cells = [flat(value, location) for value, location in zip(values, locations, strict=True)]
     return Rows(names_of(cells), cells, locations)
 
@@ -78,7 +83,7 @@ def flat(row: object, source: str) -> Row:
     """
     if not isinstance(row, Mapping):
         raise InvalidInputError(
-            f"{source}: expected an object with a value per column, got {str(row)[:40]!r}"
+            f"{source}: expected an object with a value per column, got {shown(row)}"
         )
     cells: Row = {}
     # Avoid recursion, because JSON may be nested more deeply than Python's stack allows.

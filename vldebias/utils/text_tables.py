@@ -10,13 +10,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import compress, islice
 from pathlib import Path
 from typing import Literal
 
-from vldebias.errors import InvalidInputError, need, warn_of_input
+from vldebias.errors import InvalidInputError, need, shown, warn_of_input
+from vldebias.utils.files import refuse_special
 
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "pipe": "|"}
 _FULL_WIDTH = ("\uff0c", "\uff1b")  # comma and semicolon on Chinese and Japanese keyboards
@@ -72,6 +72,7 @@ def read_text(path: Path, encoding: str | None = None) -> str:
     Raises:
         InvalidInputError: If the file does not exist, is not text, or does not match the encoding.
     """
+    refuse_special(path)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -145,36 +146,18 @@ def json_form(text: str) -> str:
     return "list" if first_line.startswith("[") else "object"
 
 
-def decoded_texts(contents: Sequence[bytes], source: str, encoding: str | None = None) -> list[str]:
-    """Decode short texts, such as captions in separate files.
-
-    If some texts are not UTF-8, their encoding is detected jointly, because individual texts are
-    too short.
+def decoded_text(content: bytes, source: str, encoding: str | None = None) -> str:
+    """Decode a short text, such as a caption in a file of its own, without guessing its encoding.
 
     Args:
-        contents: the content of each file.
-        source: the folder named in messages.
-        encoding: the encoding, which is detected if None.
+        content: the bytes to decode.
+        source: the file named in messages.
+        encoding: the encoding. If None, a byte order mark is used if present, and otherwise UTF-8.
 
     Raises:
-        InvalidInputError: If the contents do not match the encoding, or none is detected.
+        InvalidInputError: If the bytes do not match the encoding.
     """
-    texts: list[str | None] = []
-    not_utf8 = []
-    for content in contents:
-        text = None
-        try:
-            text = content.decode(encoding or _marked_encoding(content) or "utf-8").strip()
-        except (LookupError, UnicodeError):
-            # The texts are joined with line breaks below, so replace line breaks within each text.
-            not_utf8.append(content.replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
-        texts.append(text)
-    if not not_utf8:
-        return [text or "" for text in texts]
-    guessed = iter(
-        decoded(b"\n".join(not_utf8), f"{source}: {len(not_utf8)} texts", encoding).split("\n")
-    )
-    return [next(guessed).replace("\r", "\n").strip() if text is None else text for text in texts]
+    return decoded(content, source, encoding or _marked_encoding(content) or "utf-8")
 
 
 def _marked_encoding(content: bytes) -> str | None:
@@ -288,7 +271,7 @@ def split_rows(
     rows = _without_empty_ends(rows, source)
     if len(set(rows[0])) != len(rows[0]):
         raise InvalidInputError(
-            f"{source}: expected unique column names in the first line, got {rows[:1]}"
+            f"{source}: expected unique column names in the first line, got {shown(rows[0])}"
         )
     if short:
         warn_of_input(

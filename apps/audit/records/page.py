@@ -74,22 +74,34 @@ class Dot:
         title: name of the model, with its method, if any.
         record: name of the record.
         share: the share over all prompts, and its interval.
-        of_prompts: the share for each prompt, in order. Its images have equal shares only if all
-            of these are even, whatever the share over all prompts.
+        of_prompts: the subject and the share of each prompt, in order of the shares. Its images
+            have equal shares only if all of these are even, whatever the share over all prompts.
         value: the value.
         unevenness: the distance from even, averaged over prompts, as a share of its maximum.
         one_way: for how many prompts a single value has more than 90% of the images.
         values: all values of the attribute in the record.
+        is_released: whether the model is one as released, rather than debiased or a toy.
     """
 
     title: str
     record: str
     share: Cell
-    of_prompts: list[float]
+    of_prompts: list[tuple[str, float]]
     value: str
     unevenness: Cell
     one_way: int
     values: list[str]
+    is_released: bool
+
+    @property
+    def extremes(self) -> str:
+        """Return the subjects with the smallest and the largest share."""
+        ends = []
+        for share in dict.fromkeys((self.of_prompts[0][1], self.of_prompts[-1][1])):
+            names = [name for name, other in self.of_prompts if other == share]
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            ends.append(f"{names[0]}{more} {share:.0%}")
+        return ", ".join(ends)
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,8 @@ def _sections(records: Sequence[Record]) -> list[Section]:
     sections = []
     for attribute, group in sorted(groups.items(), key=lambda item: -len(item[1])):
         sections.append(_section(attribute, group))
-    return sections
+    # An attribute without any counts is only listed among the sources.
+    return [section for section in sections if section.dots]
 
 
 def _section(attribute: str, records: Sequence[Record]) -> Section:
@@ -244,11 +257,14 @@ def _dot(record: Record, row: Row, value: int, columns: Sequence[str]) -> Dot | 
         title=f"{row.title}{method}",
         record=row.record,
         share=share,
-        of_prompts=sorted(row[name] for row in shares),
+        of_prompts=sorted(
+            ((subject, row[name]) for subject, row in shares), key=lambda pair: pair[1]
+        ),
         value=name,
         unevenness=row.cells[columns.index(UNEVENNESS)],
-        one_way=sum(max(row.values()) > ONE_WAY for row in shares),
+        one_way=sum(max(row.values()) > ONE_WAY for _, row in shares),
         values=[value.casefold() for value in record.values],
+        is_released=record.model.method == "none" and not _is_toy(record),
     )
 
 
@@ -268,15 +284,16 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
     if not sections:
         return []
     dots = [dot for values in sections[0].dots.values() for row in values.values() for dot in row]
-    counted = [dot for dot in dots if dot.of_prompts]
+    # Debiased models and the toy are shown, but they are not what users meet.
+    counted = [dot for dot in dots if dot.of_prompts and dot.is_released]
     if not counted:
         return []
     one_way = sum(dot.one_way for dot in counted)
     total = sum(len(dot.of_prompts) for dot in counted)
     sentences = [
         f"{sections[0].title}: over {ONE_WAY:.0%} of the images show a single value in {one_way} of"
-        f" {total} cases. A case is one profession in one of {len(counted)} records, which share"
-        " professions."
+        f" {total} cases. A case is one profession in one of {len(counted)} counts of models as"
+        " released."
     ]
     is_even = []
     for dot in counted:
@@ -295,15 +312,16 @@ def _takeaways(sections: Sequence[Section]) -> list[str]:
     return sentences
 
 
-def _shares_of_prompts(record: Record) -> list[dict[str, float]]:
-    """Return the share of each value among the known images, for each prompt that has any."""
+def _shares_of_prompts(record: Record) -> list[tuple[str, dict[str, float]]]:
+    """Return the subject of each prompt with known images, and the share of each value in them."""
     names = [value.casefold() for value in record.values]
     wording = _wording(record)
     shares = []
     for row in record.counts:
         known = sum(row.counts)
         if row.qualifier == wording and known:
-            shares.append({name: n / known for name, n in zip(names, row.counts, strict=True)})
+            of_value = {name: n / known for name, n in zip(names, row.counts, strict=True)}
+            shares.append((row.subject, of_value))
     return shares
 
 
@@ -341,9 +359,15 @@ def _row(record: Record, values: Sequence[str], qualifiers: Sequence[str]) -> Ro
     images = sum(sum(row.counts) + (row.unknown or 0) for row in record.counts)
     note = f"{len(record.counts)} prompts" if images else ""
     cells.append(Cell(f"{images:,}" if images else "", note, images or None))
-    is_toy = record.judge is not None and record.judge.name == TOY_JUDGE
-    title = f"{record.model.name} (toy, draws cartoons)" if is_toy else record.model.name
+    title = record.model.name
+    if _is_toy(record):
+        title += " (toy, draws cartoons)"
     return Row(title, record.name, _group(record), _about(record), cells)
+
+
+def _is_toy(record: Record) -> bool:
+    """Return whether a record is about the packaged toy model."""
+    return record.judge is not None and record.judge.name == TOY_JUDGE
 
 
 def _share(figure: Figure | None, wording: str | None = None) -> Cell:

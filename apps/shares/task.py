@@ -18,7 +18,7 @@ from pydantic import Field
 
 from vldebias.data import Labels
 from vldebias.data.label_values import groups_as_many_as_rows, matched, odd_values
-from vldebias.data.layouts import IMAGE_COLUMNS
+from vldebias.data.layouts import IMAGE_COLUMNS, URL_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import (
     CLOSE_LABELS,
@@ -39,7 +39,7 @@ from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
-from vldebias.utils.table_rows import fitting_columns
+from vldebias.utils.table_rows import plain_name
 
 from .answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers, table_of_answers
 from .by_people import (
@@ -232,10 +232,12 @@ class SharesTask(Task):
                 f" as {' and '.join(map(repr, alike[0]))}, and each spelling counts as a separate"
                 " prompt; use one spelling for each",
             )
+        # Crowd-sourcing tables have names such as "Input.image_url".
         image_columns = [
             name
-            for name in fitting_columns(columns.column_names, IMAGE_COLUMNS)
-            if name not in (self.prompt, self.value, self.method, self.weight, self.people)
+            for name in columns.column_names
+            if plain_name(name.rpartition(".")[2]) in (*IMAGE_COLUMNS, *URL_COLUMNS)
+            and name not in (self.prompt, self.value, self.method, self.weight, self.people)
         ]
         if self.faces or not image_columns:
             return
@@ -247,8 +249,8 @@ class SharesTask(Task):
             warn_of_input(
                 f"{source}: {len(repeated)} rows repeat the image of another row (column"
                 f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as separate"
-                " images; if they are several faces in one image, pass --faces, otherwise remove"
-                " them",
+                " images, so intervals are too narrow; if they are several faces in one image, pass"
+                " --faces, otherwise keep one row per image, such as the annotators' majority",
             )
 
     def _doubt_single_images(self, rows: pd.DataFrame, source: str) -> None:

@@ -166,12 +166,24 @@ class Labels:
                     " many for labels; choose a column with a few groups"
                 )
             return labels
+        return labels.renamed(names, source)
+
+    def renamed(self, names: Sequence[str] | Mapping[str, str], source: str) -> Labels:
+        """Return labels with other names, in the order of `names`.
+
+        Args:
+            names: allowed values, or a mapping from values to their new names.
+            source: column name for messages.
+
+        Raises:
+            InvalidInputError: If a value is not allowed.
+        """
         name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
-        _refuse_unknown(source, labels.names, name_of_value, "correct the table")
+        _refuse_unknown(source, self.names, name_of_value, "correct the table")
         new_names = list(dict.fromkeys(name_of_value.values()))
-        new_codes = [new_names.index(name_of_value[value]) for value in labels.names]
+        new_codes = [new_names.index(name_of_value[value]) for value in self.names]
         new_codes.append(UNKNOWN)  # the last element, selected by the code -1
-        return cls(np.array(new_codes, dtype=np.int64)[labels.codes], tuple(new_names))
+        return Labels(np.array(new_codes, dtype=np.int64)[self.codes], tuple(new_names))
 
     @staticmethod
     def text_of(value: object) -> str:

@@ -56,7 +56,7 @@ LAYOUT = (
     "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
     " or a pattern such as shards/*.tar"
 )
-_URL_COLUMNS = ("url", "image_url", "img_url", "urls")
+URL_COLUMNS = ("url", "image_url", "img_url", "urls")
 _URL = re.compile(r"https?://\S+", re.IGNORECASE)
 # Addresses of other machines, and commands, as webdataset accepts them.
 _REMOTE = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://|pipe:", re.IGNORECASE)
@@ -396,7 +396,7 @@ def _refuse_parquet_of_urls(path: Path, image: str | None) -> None:
             f"{path}: no column {image!r}; the columns are {shown(names)}; {_SET_IMAGE}"
         )
     if image is None and not fitting_columns(names, IMAGE_COLUMNS):
-        url = fitting_columns(names, _URL_COLUMNS)
+        url = fitting_columns(names, URL_COLUMNS)
         if url:
             caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
             raise InvalidInputError(_fetch_first(path, "parquet", url[0], caption[0]))
@@ -586,7 +586,7 @@ def _column(
         raise InvalidInputError(
             f"{path}: {content} may be in any of the columns {fitting}; {remedy}"
         )
-    url = fitting_columns(names, _URL_COLUMNS)
+    url = fitting_columns(names, URL_COLUMNS)
     if url and content == "images":
         caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -14,13 +15,16 @@ from vldebias.data.folders import folder_of_paths
 from vldebias.data.label_values import matched, without_missing
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
-from vldebias.data.splits import rows_of_split
+from vldebias.data.splits import SPLIT, rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, shown, warn_of_input
+from vldebias.errors import InvalidInputError, Lazily, shown, warn_of_input
 from vldebias.utils.table_rows import fitting_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
+pq = Lazily("pyarrow.parquet")
 
 
 def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
@@ -40,21 +44,18 @@ def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
     return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
 
-def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return a column's labels, merging other spellings of known values with a warning.
+def known_labels(labels: Labels, names: Names, place: str) -> Labels:
+    """Return labels with known values, merging other spellings with a warning.
 
     Args:
-        table: the rows of the manifest.
-        column: name of the label column.
-        names: allowed values, or a mapping from codes in the table to names.
-        path: table path for messages.
+        labels: the labels as they appear in the data.
+        names: allowed values, or a mapping from codes in the data to names.
+        place: the column's description in messages.
 
     Raises:
         InvalidInputError: If a value is unknown.
     """
     known = mapped_columns(names or ())
-    place = f"{path}: column {column!r}"
-    labels = Labels.from_column(column_of(table, column, path), None, place)
     spelt = matched(labels.names, known)
     joined = []
     for name, value in spelt.items():
@@ -64,7 +65,7 @@ def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     if joined:
         warn_of_input(f"{place}: read {', '.join(joined)}")
     values = {**known, **{name: known[value] for name, value in spelt.items()}}
-    return labels_of(table, column, values, path)
+    return labels.renamed(values, place)
 
 
 def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
@@ -79,11 +80,12 @@ def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labe
     Raises:
         InvalidInputError: If a value is unknown, or a cell is empty.
     """
-    labels = known_labels(table, column, names, path)
+    place = f"{path}: column {column!r}"
+    labels = known_labels(labels_of(table, column, None, path), names, place)
     if not labels.known.all():
         empty = int((~labels.known).sum())
         raise InvalidInputError(
-            f"{path}: column {column!r}: expected a value in every row, but {empty} rows are empty"
+            f"{place}: expected a value in every row, but {empty} rows are empty"
         )
     return labels
 
@@ -94,7 +96,7 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
     *,
     image: str = "image",
     caption: str | None = None,
-    labels: ColumnNames = (),
+    labels: ColumnNames | None = (),
     split_column: str | None = None,
     images: str | Path | None = None,
     allow_outside: bool = False,
@@ -102,6 +104,8 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
     encoding: str | None = None,
 ) -> ImageData:
     """Open the images listed in a table (csv, tsv, txt, parquet, jsonl or json).
+
+    A parquet file may contain the images themselves, as on the Hugging Face hub.
 
     Args:
         root: path of the table.
@@ -111,7 +115,7 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
         caption: column of strings or of lists of strings. Rows with the same image are merged into
             one image with several captions.
         labels: label columns, as a list or as {name to use: name in the table}; empty cells are
-            unknown.
+            unknown. None: every column with few enough different values.
         split_column: column with the name of each row's split. If None, there is one split.
         images: base folder for the paths. Default: the table's folder.
         allow_outside: whether to allow absolute paths and paths with "..".
@@ -122,6 +126,18 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
         InvalidInputError: If a column or split does not exist, an image occurs twice without
             captions, or a path leads outside the folder.
     """
+    if column_of_images(root, image) is not None:
+        from vldebias.data.huggingface import open_huggingface  # imports the hub's libraries
+
+        if split != "all" and split_column not in (None, SPLIT):
+            raise InvalidInputError(
+                f"{root}: got split_column {split_column!r}; for images in parquet, expected the"
+                f" name {SPLIT!r}; rename the column"
+            )
+        column = column_of_images(root, image)
+        opened = open_huggingface(root, split, image=column, caption=caption, labels=labels)
+        assert isinstance(opened, ImageData)  # a stream is not requested
+        return opened
     table = read_table(root, separator=separator, encoding=encoding)
     if split != "all":
         if split_column is None:
@@ -131,6 +147,8 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
             )
         table = table.take(rows_of_split(root, split, labels_of(table, split_column, None, root)))
     image = _image_column(table.column_names, image, root)
+    if labels is None:
+        labels = _label_columns(table, {image, caption, split_column}, root)
     used = {image, caption, split_column, *mapped_columns(labels).values()}
     # Unused columns are listed with the data, so that misspelt names are noticed.
     unused = [column for column in table.column_names if column not in used]
@@ -145,6 +163,40 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
         allow_outside=allow_outside,
         about={"columns not used": unused} if unused else {},
     )
+
+
+def _label_columns(table: pa.Table, used: Collection[str | None], path: Path) -> list[str]:
+    """Return the columns whose values can be labels, without those that are used otherwise."""
+    found = []
+    for column in table.column_names:
+        if column not in used:
+            with suppress(InvalidInputError):  # too many values, or lists
+                labels_of(table, column, None, path)
+                found.append(column)
+    return found
+
+
+def column_of_images(path: Path, image: str = IMAGE_COLUMNS[0]) -> str | None:
+    """Return the column of a parquet file that contains images rather than paths, if there is one.
+
+    Args:
+        path: a table.
+        image: the image column. Default: the only one with a common name.
+    """
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return None
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowException):
+        return None  # `read_table` explains what is wrong
+    fitting = [image] if image in schema.names else fitting_columns(schema.names, IMAGE_COLUMNS)
+    for name in fitting:
+        kind = schema.field(name).type
+        if pa.types.is_struct(kind) and {field.name for field in kind} >= {"bytes", "path"}:
+            return name
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return name
+    return None
 
 
 def _image_column(names: Sequence[str], image: str, path: Path) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.data.catalog import DATA
 from vldebias.data.dataset import ImageData, NoImagesError, file_images
 from vldebias.data.folders import existing_names
-from vldebias.data.labels import Labels
-from vldebias.data.manifest import coded_labels, known_labels
+from vldebias.data.labels import Labels, Names, mapped_columns
+from vldebias.data.manifest import coded_labels, known_labels, labels_of
 from vldebias.data.releases import (
     WATERBIRDS_FOLDERS,
     fairface_parts,
@@ -19,9 +20,10 @@ from vldebias.data.releases import (
     find_in_release,
     find_waterbirds,
 )
-from vldebias.data.splits import rows_of_split
+from vldebias.data.splits import SPLIT, files_name_split, rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, Lazily, did_you_mean
+from vldebias.errors import InvalidInputError, Lazily, did_you_mean, warn_of_input
+from vldebias.utils.table_rows import find_column, plain_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from vldebias.data.huggingface import ImageStream
 else:
     pa = Lazily("pyarrow")
+pq = Lazily("pyarrow.parquet")
 
 SPLITS = {"0": "train", "1": "val", "2": "test"}  # codes used by Waterbirds and CelebA
 
@@ -47,6 +50,71 @@ def _first_column(table: pa.Table, names: Sequence[str]) -> str:
     return (*present, names[0])[0]
 
 
+def _has_parquet(root: Path) -> bool:
+    """Return True for a parquet file with images, or a folder of such files, as on the hub."""
+    return (
+        next(root.rglob("*.parquet"), None) is not None
+        if root.is_dir()
+        else (root.suffix == ".parquet")
+    )
+
+
+def _open_parquet(
+    data: str, root: Path, split: str, columns: Mapping[str, tuple[Sequence[str], Names]]
+) -> ImageData:
+    """Open a copy of a data set in parquet, as on the Hugging Face hub.
+
+    Args:
+        data: data set name.
+        root: a file, or a folder whose files are named after splits.
+        split: the split, named by a column `split` or by the names of the files. A file without
+            any split is read completely, with a warning.
+        columns: label -> names of its column, and its known values.
+
+    Raises:
+        InvalidInputError: If a column is missing, or a training split is not named.
+    """
+    from vldebias.data.huggingface import open_huggingface  # imports the hub's libraries
+
+    file = root if root.is_file() else next(root.rglob("*.parquet"))
+    names = pq.read_schema(file).names
+    found = {}
+    for label, (spellings, _) in columns.items():
+        column = next(filter(None, (find_column(names, name) for name in spellings)), None)
+        if column is None:
+            raise InvalidInputError(
+                f"{data}: {file}: expected a column {' or '.join(spellings)}; the columns are"
+                f" {names}; open a copy with other columns as 'huggingface' (labels=...)"
+            )
+        found[label] = column
+    part = split
+    if root.is_file() and SPLIT not in names and not files_name_split([root], split):
+        if split == "train":
+            raise InvalidInputError(
+                f"{data}: {root}: expected a column {SPLIT!r} or a file named train.parquet for"
+                " the split 'train'; pass the folder with the files of all splits"
+            )
+        part = "all"
+        if split != "all":
+            warn_of_input(f"{data}: {root} names no split {split!r}; all of its rows are read")
+    opened = open_huggingface(root, part, labels=found)
+    assert isinstance(opened, ImageData)  # a stream is not requested
+    labels = {}
+    for label, column in found.items():
+        place = f"{data}: {file}: column {column!r}"
+        known = mapped_columns(columns[label][1] or ())
+        # Class columns already have the names of the values.
+        known |= {value: value for value in known.values()}
+        labels[label] = known_labels(opened.labels[label], known, place)
+    return replace(opened, name=data, split=split, labels=labels)
+
+
+_WATERBIRDS = {
+    "label": (("y", "label"), {"0": "landbird", "1": "waterbird"}),
+    "place": (("place", "a", "background"), {"0": "land", "1": "water"}),
+}
+
+
 def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     """Open a split of Waterbirds (Sagawa et al., 2020).
 
@@ -54,9 +122,12 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
 
     Args:
         root: folder with metadata.csv or SubpopBench's metadata_waterbirds.csv, or the parent of
-            this folder or of a folder "waterbirds" that contains it.
+            this folder or of a folder "waterbirds" that contains it; or parquet with images, a
+            file or a folder, as on the Hugging Face hub.
         split: train, val, test or all.
     """
+    if _has_parquet(root):
+        return _open_parquet("waterbirds", root, split, _WATERBIRDS)
     path = find_waterbirds(root)
     table = read_table(path)
     rows = rows_of_split("waterbirds", split, coded_labels(table, "split", SPLITS, path))
@@ -65,8 +136,8 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     place_column = _first_column(table, ("place", "a", "background"))
     files = as_texts(column_of(table, file_column, path), str(path))
     labels = {
-        "label": coded_labels(table, "y", {"0": "landbird", "1": "waterbird"}, path)[rows],
-        "place": coded_labels(table, place_column, {"0": "land", "1": "water"}, path)[rows],
+        "label": coded_labels(table, "y", _WATERBIRDS["label"][1], path)[rows],
+        "place": coded_labels(table, place_column, _WATERBIRDS["place"][1], path)[rows],
     }
     images = _folder_with(files, path.parent, WATERBIRDS_FOLDERS)
     return file_images("waterbirds", split, images, [files[i] for i in rows], labels)
@@ -82,9 +153,21 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
         root: folder with the tables and images, or with Anno/, Eval/ and Img/ as released, or its
             parent. Two merged tables are also supported: JTT's metadata.csv (image_id, attributes,
             split), and SubpopBench's metadata_celeba.csv, which only has the attributes `y`
-            (blond) and `a` (male).
+            (blond) and `a` (male). Parquet with images, a file or a folder, is read as on the
+            Hugging Face hub, with a column for each attribute.
         split: train, val, test or all.
     """
+    if _has_parquet(root):
+        file = root if root.is_file() else next(root.rglob("*.parquet"))
+        columns: dict[str, tuple[Sequence[str], Names]] = {
+            "label": (("Blond_Hair", "y"), {"-1": "dark", "0": "dark", "1": "blond"}),
+            "gender": (("Male", "a"), {"-1": "female", "0": "female", "1": "male"}),
+        }
+        for field in pq.read_schema(file):
+            is_id = plain_name(field.name) in ("celeb_id", "id", "identity", "split", "y", "a")
+            if not is_id and (pa.types.is_boolean(field.type) or pa.types.is_integer(field.type)):
+                columns[field.name] = ((field.name,), {"-1": "no", "0": "no", "1": "yes"})
+        return _open_parquet("celeba", root, split, columns)
     paths, images = find_celeba(root)
     table = _celeba_table(paths)
     path = paths[0]
@@ -186,9 +269,13 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     folder of the label files or in "fairface-img-margin025-trainval".
 
     Args:
-        root: folder with the label files, or its parent.
+        root: folder with the label files, or its parent; or parquet with images, a file or a
+            folder, as on the Hugging Face hub.
         split: train, val or all. The paper uses val.
     """
+    if _has_parquet(root):
+        columns = {name: ((name,), known) for name, known in _FAIRFACE.items()}
+        return _open_parquet("fairface", root, split, columns)
     paths, images = find_fairface(root, split)
     table = pa.concat_tables(map(read_table, paths), promote_options="default")
     files = as_texts(column_of(table, "file", paths[-1]), str(paths[-1]))
@@ -196,9 +283,10 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     if not any((images / file).is_file() for file in existing_names(images, files[:3])):
         for part in fairface_parts(split):
             find_in_release("fairface", images, [part], [""])
-    labels = {
-        name: known_labels(table, name, known, paths[-1]) for name, known in _FAIRFACE.items()
-    }
+    labels = {}
+    for name, known in _FAIRFACE.items():
+        place = f"{paths[-1]}: column {name!r}"
+        labels[name] = known_labels(labels_of(table, name, None, paths[-1]), known, place)
     return file_images("fairface", split, images, files, labels)
 
 

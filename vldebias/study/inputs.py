@@ -269,14 +269,13 @@ class Inputs(Mapping[str, Any]):
             return embeddings
         if Path(source).is_dir():
             return images_of_folder(Path(source))
+        if kind_of_path(source) == "table":
+            return open_split("manifest", source, None, {"labels": None})
         names = [*WORLDS, PHOTOGRAPHS, *list_data()]
         if str(source) not in names:
-            hint = did_you_mean(source, names)
-            if kind_of_path(source) == "table":
-                hint = f"for a table of images, pass open_data('manifest', {str(source)!r})"
             raise InvalidInputError(
-                f"{name}: got {str(source)!r}; expected a folder, a feature file or one of"
-                f" {', '.join(names)}; {hint}"
+                f"{name}: got {str(source)!r}; expected a folder, a table of images, a feature file"
+                f" or one of {', '.join(names)}; {did_you_mean(source, names)}"
             )
         # `split` is the part to measure, whereas baselines always learn from the training split.
         split = "train" if name == "train" else self.split

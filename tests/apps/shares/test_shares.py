@@ -213,20 +213,21 @@ def test_prompts_that_only_differ_in_case_or_whitespace_are_reported():
     ]
 
 
-def test_repeated_images_are_reported_unless_they_are_several_faces(recwarn):
+@pytest.mark.parametrize("column", ["image", "image_url", "Input.image_url"])
+def test_repeated_images_are_reported_unless_they_are_several_faces(recwarn, column):
     columns = table(prompts=2)
     number = len(columns["text"])
     files = [f"{i}.png" for i in range(number)]
     # The methods generated different pictures with the same name, so pictures are only compared
     # within a method.
     plain = [row.value for row in measure(columns)[0].rows]
-    assert [row.value for row in measure(columns | {"image": files})[0].rows] == plain
+    assert [row.value for row in measure(columns | {column: files})[0].rows] == plain
     assert not recwarn.list
     twice = {name: [*column, *column[:5]] for name, column in columns.items()}
-    twice["image"] = files + files[:5]
+    twice[column] = files + files[:5]
     with pytest.warns(
         SuspectInputWarning,
-        match="5 rows repeat the image of another row .*'image'.*'0.png'.*--faces",
+        match=f"5 rows repeat the image of another row .*'{column}'.*'0.png'.*--faces",
     ):
         counted = measure(twice)[0].rows
     recwarn.clear()

@@ -322,9 +322,10 @@ class _ClassReader:
         """Return the fact `loops` of `Source`."""
         for function in self.call_functions:
             for node in ast.walk(self.trees[function]):
-                if isinstance(node, ast.For | ast.While):
-                    inside = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-                    if "encode_prompt" in map(_name_of_call, inside):
+                if not isinstance(node, ast.For | ast.While):
+                    continue
+                for part in ast.walk(node):
+                    if isinstance(part, ast.Attribute) and part.attr == "encode_prompt":
                         return True
         return False
 

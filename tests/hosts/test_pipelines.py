@@ -115,6 +115,16 @@ def test_sd3_without_t5_has_no_role_for_it_and_its_zeros_are_unchanged():
     assert not tiny.encode(pipe)[0][:, 77:].any()
 
 
+def test_an_encoder_of_another_runtime_is_named():
+    class OnnxModel:
+        config = None
+
+    pipe = tiny.sd()
+    pipe.text_encoder = OnnxModel()
+    with pytest.raises(UnsupportedHostError, match=r"not a torch module .*is a OnnxModel"):
+        debias(pipe, tiny.gender(), method="cali")
+
+
 def test_missing_encoders_are_rejected_by_name():
     with pytest.raises(UnsupportedHostError, match="text encoders"):
         debias(tiny.sd(text_encoder=None, tokenizer=None), tiny.gender(), method="cali")

@@ -145,14 +145,17 @@ def sampled(seed: int, number: int, only: Sequence[str]) -> list[Mutant]:
 
 def tests_of(file: str) -> list[str]:
     """Return the tests in the folder that is named after the file's folder, or those that import
-    it. Tests that name the file come first."""
+    it or begin with its name. Tests that name the file come first."""
     path = Path(file)
     tests = ROOT / "tests" / "apps" if path.parts[0] == "apps" else ROOT / "tests"
     room = Path(path.parts[1]).stem
+    # A program's tests may only start it by its command, without importing it.
+    commands = {"images_api": "serve_"}
+    names = (f"test_{room}", f"test_{commands.get(room, room)}")
     paths = sorted((tests / room).rglob("test_*.py")) or sorted(
         test
         for test in tests.glob("test_*.py")
-        if test.stem == f"test_{room}" or f"{path.parts[0]}.{room}" in test.read_text("utf-8")
+        if test.stem.startswith(names) or f"{path.parts[0]}.{room}" in test.read_text("utf-8")
     )
     paths.sort(key=lambda test: path.stem not in test.stem)
     return [test.relative_to(ROOT).as_posix() for test in paths]

@@ -324,6 +324,13 @@ class PipelineReader(Host):
             UnsupportedHostError: If the pipeline fails for these prompts, or does not return a
                 tuple.
         """
+        for name, component in self.pipe.components.items():
+            is_encoder = name.startswith("text_encoder") and component is not None
+            if is_encoder and not isinstance(component, nn.Module):
+                raise self.refusal(
+                    f"its text encoder is not a torch module (components[{name!r}] is a"
+                    f" {type(component).__name__}, as for ONNX or OpenVINO)"
+                )
         changed_results: list[tuple[object, ...]] = []
         try:
             if "device" not in settings:  # diffusers would search all modules for the device

@@ -496,3 +496,26 @@ def test_the_header_only_says_that_images_share_a_value_if_they_may() -> None:
     response = post(app, {"prompt": CEO, "num_outputs_per_prompt": 4})
     assert Counter(note(response)["values"]) == {"female": 2, "male": 2}
     assert "shared" not in note(response)
+
+
+def test_the_end_of_the_app_closes_the_client_of_the_upstream_server() -> None:
+    answering = httpx2.ASGITransport(app=FalseUpstream().app)
+    closing = AsyncMock()
+    transport = Mock(
+        spec=httpx2.AsyncBaseTransport,
+        handle_async_request=answering.handle_async_request,
+        aclose=closing,
+    )
+    app = images_proxy("http://there/v1", "gender", transport=transport)
+
+    async def live() -> None:
+        async with app.router.lifespan_context(app):
+            async with httpx2.AsyncClient(
+                transport=httpx2.ASGITransport(app=app), base_url="http://here"
+            ) as client:
+                response = await client.post(PATH, json={"prompt": CEO}, headers=RIGHT)
+            assert response.status_code == 200
+            closing.assert_not_awaited()
+
+    asyncio.run(live())
+    closing.assert_awaited_once()

@@ -331,6 +331,36 @@ def test_the_first_visitor_does_not_wait_for_an_import() -> None:
     assert run_python(SERVED).stdout == "True\n"
 
 
+ADDRESSED = """
+import os, urllib.request
+import gradio as gr
+from apps import serving
+
+async def name_client(scope, receive, send):
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    await send(start)
+    await send({"type": "http.response.body", "body": scope["client"][0].encode()})
+
+serving.guarded = lambda *_, **__: name_client
+
+def announce(address):
+    headers = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
+    request = urllib.request.Request(address, headers=headers)
+    print(urllib.request.urlopen(request, timeout=60).read().decode(), flush=True)
+    os._exit(0)
+
+with gr.Blocks() as demo:
+    pass
+serving.serve(demo, announce=announce)
+"""
+
+
+@pytest.mark.slow
+def test_a_visitor_cannot_choose_his_own_address() -> None:
+    """Otherwise, he would escape the limit on logins per address."""
+    assert run_python(ADDRESSED).stdout == "127.0.0.1\n"
+
+
 def status_of(address: str, **headers: str) -> int:
     try:
         with urllib.request.urlopen(

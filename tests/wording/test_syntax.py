@@ -250,3 +250,14 @@ def test_only_user_messages_in_a_chat_describe_the_picture(messages, written):
     person = "a female welder at work" if written else "a welder at work"
     out = balance_prompts(messages % "a welder at work", "gender", shares=FEMALE)
     assert out.prompts == [messages % person]
+
+
+@pytest.mark.parametrize("before", ["", "A photo of ", '{argument name="style" default="oil"}, '])
+@pytest.mark.parametrize("after", ["", " in a ward", ' {argument name="place" default="Rome"}'])
+def test_the_default_of_an_argument_keeps_its_place(before: str, after: str) -> None:
+    prompt = f'{before}{{argument name="job" default="a nurse"}}{after}'
+    reading = picture_of(prompt)
+    start = prompt.index("a nurse")
+    assert len(reading) == len(prompt)
+    assert reading[start : start + len("a nurse")] == "a nurse"
+    assert "argument" not in reading

@@ -15,6 +15,7 @@ from eval.experiments.first_plot import CALI, RANDOM, STAY, SURPLUS, TRUE_LABELS
 from eval.experiments.stated_values import LABELLED
 from eval.first_plot import SHOWN, of_images
 from eval.pages.methods import GENDER_INDEXES
+from eval.pages.prompts import read_readings
 from eval.pages.sources import headlines
 from eval.pages.training import ADVISED, INFO_NCE, RECALL, found
 from eval.tables import paragraph, read, rows_in, table
@@ -218,7 +219,7 @@ WINDOW = {
 def front() -> str:
     """Write the table in the README: each job with a real model, and with the toy model."""
     head = ["job", "with a real model", f"with {TOY}"]
-    rows = (_generate(), _search(), _classify(), _train(), _project())
+    rows = (_generate(), _prompts(), _search(), _classify(), _train(), _project())
     return table(head, *rows)
 
 
@@ -234,11 +235,28 @@ def _generate() -> list[str]:
     toy = rows_in(read("wordings"), "wordings gender", WRITTEN)
     recognised = [toy[method, "recognised"].value for method in shares]
     return [
-        "Generate people, gender stated in turn",
+        "Generate, gender stated in turn",
         f"professions with one gender only: {one_gender[0]} of {len(images)} before,"
         f" {one_gender[1]} after (picture)",
         f"an everyday prompt: {before:.0%} of one gender before, {after:.0%} after<br>no loss: the"
         f" subject is recognised in {recognised[0]:.0%} before, {recognised[1]:.0%} after",
+    ]
+
+
+def _prompts() -> list[str]:
+    """Write how many of the prompts that should be changed are, by the rules and a chat model."""
+    counts = read_readings()[1]
+    rules, chat = (counts[f"users, random rows{reader}"] for reader in ("", ", with a chat model"))
+    plain = [counts[kind] for kind in ("varied plain prompts", "plain prompts")]
+    changed = [row["of_these_changed"] / row["should_be_changed"] for row in (rules, chat, *plain)]
+    wrong = [row["wrong"] / row["read"] for row in (rules, chat)]
+    shown = rules["should_be_changed"] / rules["labelled"]
+    return [
+        "Change prompts",
+        f"{shown:.0%} of users' prompts show somebody of open gender; of these, {changed[0]:.0%}"
+        f" are changed, {changed[1]:.0%} with a chat model<br>cost: {wrong[0]:.0%} of the changes"
+        f" are wrong, {wrong[1]:.0%} with it",
+        f"plain product prompts: {changed[2]:.0%} to {changed[3]:.0%} are changed",
     ]
 
 
@@ -282,7 +300,7 @@ def _search() -> list[str]:
     worse = rows["rerank", WORSE.name].value
     left = [metrics["left"] for metrics in _searches().values()]
     return [
-        "Search for people, re-ranked by gender without labels",
+        "Search by gender, without labels",
         f"CLIP ViT-B/32: {before:.1f} of the first {K} too many of one gender before, {after:.1f}"
         f" after ({chance:.1f} by chance)<br>cost: {stay:.0%} of the results stay; {worse:.0%} of"
         " the queries get worse",
@@ -299,7 +317,7 @@ def _project() -> list[str]:
     (table_of_paper,) = [e for e in headlines()["projection"] if e["where"] == "Table 7.5"]
     theirs = table_of_paper["theirs"].partition("gender ")[2]
     return [
-        "Project the queries (the paper's `cali`)",
+        "Project queries (`cali`)",
         f"the same searches: {before:.1f} before, {after:.1f} after; {worse:.0%} of the queries get"
         f" worse<br>re-ranking leaves {better:.1f}, so prefer it<br>the paper, FairFace:"
         f" MaxSkew@1000 {theirs}",
@@ -319,7 +337,7 @@ def _classify() -> list[str]:
     text, labels = (faces[method, "worst_group"].value for method in ("text alone", chosen))
     better, worse = (round(faces[chosen, name].value) for name in ("better", "worse"))
     return [
-        "Classify, the worst group's accuracy",
+        "Classify, worst group",
         f"CLIP ViT-B/32, faces: {text:.0%} from text, {labels:.0%} with 20 labelled images (clearly"
         f" better in {better} of {about.n['rows']} tasks, worse in {worse})",
         f"cartoon birds, the best case, from text: {birds_right[0]:.0%} before,"
@@ -340,7 +358,7 @@ def _train() -> list[str]:
     start = found("fine_tuning", "not trained", data="titles", metric=RECALL).value
     known = found("fine_tuning", "not trained", data="captions", metric=RECALL).value
     return [
-        "Fine-tune on captions, recall@10",
+        "Fine-tune, recall@10",
         f"new domain: {start:.3f} before; {recall('right')} after with right captions,"
         f" {recall('30% of others')} with 30% wrong, {recall('60% of others')} with 60%<br>known"
         f" domain: {known:.3f} before, {recall('right', 'captions')} after",

@@ -48,6 +48,7 @@ def test_a_mark_lifts_doubts(prompt, noun, results):
         ("a Quorvian family of four", "family", "not plain"),
         ("the Quorvian police at a gate, weaver", "police", "not plain"),
         ("an audience of Quorvian weavers", "audience", "not plain"),
+        ("the Quorvian bones of a human knee", "human", "no person"),
         ('a Zorb sign that says "weaver", pilots', "weaver", "not plain"),
     ],
 )

@@ -717,6 +717,10 @@ def find_marked(prompt: str, marks: tuple[int, ...]) -> list[tuple[PersonPhrase,
         noun = Noun(text, i, found)
         if text.silent[i] or listed(noun.word, "no-single-value") or _is_mentioned(noun):
             continue
+        # An adjective, as in "a human knee", unlike "a human praying".
+        is_adjective = "a" in kinds(noun.word) and not noun.after.endswith("ing")
+        if is_adjective and not is_head(text, i):
+            continue
         phrase = _phrase(noun, is_marked=True)
         if phrase is not None:
             found.append(phrase)

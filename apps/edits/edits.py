@@ -326,9 +326,8 @@ class _Block:
             self.result.add(metric, NONE, figure.value, figure[1:], n=n, subset=subset)
             if not name:
                 self.figures[change or metric] = figure
-            by = f", by {name.partition(':')[0]}" if name else ""
-            shown = ", ".join(filter(None, (change, name.partition(": ")[2]))) or "all"
-            self.tables.setdefault(f"{self.result.provenance.title}{by}", {})[subset] = shown
+            shown = ", ".join(filter(None, (change, name))) or "all"
+            self.tables.setdefault(self.result.provenance.title, {})[subset] = shown
 
     def finish(self, advice: Iterable[str], notes: Sequence[str]) -> TaskResult:
         """Return the result with its sentences."""
@@ -478,7 +477,22 @@ def _label_results(
         listed = listed_words([f"{change} {in_percent(figure)}" for change, figure in most])
         advice.append(f"Labels that became others: {listed}.")
     parts = [labels.finish(advice, notes)]
+    if not _differs_by_instruction(became):
+        # The sentence says what labels became, and a table no more than that.
+        became.result.provenance.settings["by_category"] = {}
     return [*parts, became.finish([], [])] if became.figures else parts
+
+
+def _differs_by_instruction(became: _Block) -> bool:
+    """Return whether a label becomes another clearly more or less often with an instruction."""
+    for row in became.result.rows:
+        change, _, part = row.subset.partition(", ")
+        if part.startswith("instruction: "):
+            low, high = row.interval
+            whole = became.figures[change]
+            if low > whole.high or high < whole.low:
+                return True
+    return False
 
 
 def _add_floor(labels: _Block, wavers: Floats, people: np.ndarray) -> Iterator[str]:
@@ -694,7 +708,7 @@ def _add_strips(
     raw: Floats,
     relative: Floats | None,
 ) -> None:
-    """Add strips of the pairs that became lightest, those in the middle, and the darkest.
+    """Add strips of the pairs that became lightest, and of those that became darkest.
 
     They are ranked by the relative change, or by the change itself if there are no relative ones.
     Pairs without it are not shown, since a change of the light is none of the person.
@@ -703,13 +717,10 @@ def _add_strips(
     order = np.argsort(-changes, kind="stable")[: int(np.isfinite(changes).sum())]
     lighter = order[changes[order] > VISIBLE][:_ACROSS]
     darker = order[changes[order] < -VISIBLE][-_ACROSS:]
-    rest = order[~np.isin(order, [*lighter, *darker])]
-    middle = max(len(rest) // 2 - _ACROSS // 2, 0)
     measure = "including the light" if relative is None else "relative to the background"
     chosen = {
         "1-lightened": ("Most lightened people", lighter),
-        "2-middle": ("People in the middle", rest[middle : middle + _ACROSS]),
-        "3-darkened": ("Most darkened people", darker),
+        "2-darkened": ("Most darkened people", darker),
     }
     for stem, (caption, numbers) in chosen.items():
         if not len(numbers):

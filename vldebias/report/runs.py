@@ -115,7 +115,8 @@ def _run(file: Path, name: str) -> Run:
     """Return a result with its first sentence and its shares for entire tasks."""
     result = Result.read(file)
     frame = readable(result)
-    said = [*sentences(result), ""]
+    # A result without a verdict has no sentence.
+    said = [*sentences(result), "; ".join(dict.fromkeys(p.title for p in result.provenance))]
     models = dict.fromkeys(part.model for part in result.provenance)
     shares = {}
     for row in frame[(frame.subset == "") & frame.kind.isin(["bias", "utility"])].itertuples():

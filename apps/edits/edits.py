@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vldebias.data.caption_cells import says_something
-from vldebias.data.label_values import misspelt, names_of_unknown
+from vldebias.data.label_values import missing_labels, misspelt
 from vldebias.data.tables import as_texts, column_of
 from vldebias.errors import InvalidInputError, missing, need, shortened, warn_of_input
 from vldebias.measure.metric import SHARE, get_metric
@@ -512,7 +512,11 @@ def _meanings(reader: StatementReader, *columns: pd.Series) -> list[np.ndarray]:
     """Return the value that each label names, the label itself if it is another, or ""."""
     different = set[str]().union(*columns)
     meanings = reader.meanings(different)
-    unknown = {"", UNCLEAR, SEVERAL, *names_of_unknown(different, reader.values)}
+    # Words for "nobody knows" are read by `meanings`, so that only numbers are left here.
+    unknown = {"", UNCLEAR, SEVERAL}
+    rows = Counter(label for label in chain(*columns) if meanings.get(label, label) not in unknown)
+    remedy = "if this is a value, rename it in the table"
+    unknown |= {*missing_labels(rows, "labels", values=reader.values, remedy=remedy)}
     unknown |= {label for label in different if plain(label) in _NO_VALUE}
     _doubt_labels(reader, different - unknown, meanings)
     read = {label: meanings.get(label, label) for label in different}

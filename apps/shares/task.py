@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from vldebias.data import Labels
-from vldebias.data.label_values import groups_as_many_as_rows, matched, odd_values
+from vldebias.data.label_values import groups_as_many_as_rows, matched, missing_labels, odd_values
 from vldebias.data.layouts import IMAGE_COLUMNS, URL_COLUMNS
 from vldebias.data.tables import as_texts, column_of, columns_of_counts, read_table
 from vldebias.errors import (
@@ -35,7 +35,6 @@ from vldebias.measure.shares import NOT_LABELLED
 from vldebias.study.task import Task, register_task
 from vldebias.study.tasks.share_rows import ABOUT_GAP, ShareRows
 from vldebias.utils.files import digest
-from vldebias.utils.label_words import names_no_group
 from vldebias.utils.phrases import quantity
 from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Name
@@ -345,21 +344,16 @@ class SharesTask(Task):
         """Return the labels in the column "value" or "people", after the settings are applied."""
         column = f"{source}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "").replace(self.rename)
-        names = sorted(set(texts) - {""})
-        counts = texts.value_counts()
-        no_groups = [name for name in names if names_no_group(name) and name not in self.values]
+        counts = texts[texts != ""].value_counts().sort_index()
+        names = list(counts.index)
+        # Annotators chose from fixed values, so nothing needs to be said about them.
+        place = "" if self.attribute else column
+        remedy = "if one of them is a group, list all groups (--groups)"
+        no_groups = missing_labels(dict(counts), place, values=self.values, remedy=remedy)
         texts = texts.where(~texts.isin(no_groups), "")
         if self.attribute:
             # Annotators chose from fixed values, so labels cannot be misspelt.
             return Labels.from_values(texts, self.values or None)
-        # The word "unknown" is unambiguous, so no warning is needed.
-        answers = [name for name in no_groups if name.casefold() != "unknown"]
-        if answers:
-            warn_of_input(
-                f"{column}: {quantity(int(counts[answers].sum()), 'label')} of {len(texts)} do not"
-                f" name a group and count as unknown, such as {answers[0][:80]!r}"
-                f" ({counts[answers[0]]}); if one of them is a group, list all groups (--groups)",
-            )
         known = [name for name in names if name not in no_groups]
         refuse_probabilities(known, column)
         if self.values:

@@ -13,10 +13,9 @@ from vldebias import load_prompts, rerank
 from vldebias.data import Embeddings, Labels, open_data
 from vldebias.data.label_values import (
     matched,
+    missing_labels,
     misspelt,
-    names_of_unknown,
     odd_values,
-    without_missing,
 )
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 from vldebias.judge.stored import NO_VALUE
@@ -151,20 +150,44 @@ def test_only_labels_outside_the_known_values_are_misspelt(
     assert misspelt([label, "else"], {"x": values}) == []
 
 
-def test_a_value_of_the_prompt_set_is_never_unknown() -> None:
-    labels = ["none", "glasses", "n.a."]
-    assert names_of_unknown(labels) == ["none", "n.a."]
-    assert names_of_unknown(labels, ["none", "glasses"]) == ["n.a."]
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("1 2 3 4 5 6 -1", "-1"),
+        ("0 1 -1", "-1"),
+        ("0.0 1.0 -1.0", "-1.0"),
+        ("female male -1", "-1"),
+        ("female male 99", "99"),
+        ("1 2 99 255", "99 255"),
+        ("1 2 -9 -99", "-9 -99"),
+        ("1 2 n.a.", "n.a."),
+        # Values of their own
+        ("1 -1", ""),
+        ("0 -1", ""),
+        ("-2 -1 0 1 2", ""),
+        ("20 60 99", ""),
+        ("0 99", ""),
+        ("A AB 0", ""),
+        ("female -1", ""),
+    ],
+)
+def test_numbers_and_words_for_missing_values_are_recognised(labels: str, expected: str) -> None:
+    rows = dict.fromkeys(labels.split(), 2)
+    assert missing_labels(rows) == expected.split()
+    # The user decides: what is listed is missing or a value.
+    assert missing_labels(rows, unknown=["1"]) == ["1"] * ("1" in rows)
+    assert missing_labels(rows, values=list(rows)) == []
 
 
-def test_a_code_for_missing_values_next_to_words_is_unknown() -> None:
-    assert names_of_unknown(["female", "male", "-1"]) == ["-1"]
-    assert names_of_unknown(["A", "AB", "0"]) == []
-    labels = Labels.from_values(["female", "-1", "male", "-1"])
-    with pytest.warns(SuspectInputWarning, match=r"2 of 4 labels name no group .* such as '-1'"):
-        assert without_missing(labels, "column").names == ("female", "male")
-    codes = Labels.from_values(["-1", "0", "1"])
-    assert without_missing(codes, "column") is codes
+def test_missing_labels_are_said_with_their_count(tmp_path: Path) -> None:
+    names = [f"{number}.png" for number in range(6)]
+    rows = "\n".join(f"{name},{label}" for name, label in zip(names, "1212-*", strict=True))
+    (tmp_path / "a.csv").write_text(f"image,skin\n{rows}".replace("-", "-1").replace("*", "-1"))
+    with pytest.warns(SuspectInputWarning, match=r"2 of 6 labels name no group .*such as '-1'"):
+        data = open_data("manifest", tmp_path / "a.csv", labels=["skin"])
+    assert data.column("skin").counts == {"1": 2, "2": 2}
+    data = open_data("manifest", tmp_path / "a.csv", labels=["skin"], unknown=[])
+    assert data.column("skin").counts["-1"] == 2
 
 
 def labelled(names: list[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, compress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -47,6 +47,7 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
     separator: str | None = None,
     encoding: str | None = None,
     reads_captions: bool = True,
+    unknown: Collection[str] | None = None,
     allow_outside: bool = False,
     streaming: bool = False,
 ) -> ImageData | ImageStream:
@@ -69,6 +70,7 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
         separator: table separator. Default: detected.
         encoding: table encoding. Default: detected.
         reads_captions: whether to read captions in addition to images and labels.
+        unknown: labels that mean a missing value. Default: as for `open_manifest`.
         allow_outside: whether to allow absolute paths and paths with "..".
         streaming: whether to read rows sequentially, without copying them to disk.
 
@@ -110,6 +112,7 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
             caption=(caption or "auto") if reads_captions else None,
             labels=labels,
             images=images,
+            unknown=unknown,
             streaming=streaming,
             files=layout.files if layout.kind == "datasets" else (),
         )
@@ -136,6 +139,7 @@ def open_captions(  # noqa: PLR0913  (each locates the data or describes their f
         caption=layout.caption,
         labels=labels or (),
         folder=folder,
+        unknown=unknown,
         allow_outside=allow_outside,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +25,7 @@ from vldebias.data.dataset import (
     fingerprint_of,
 )
 from vldebias.data.folders import folder_of_paths, refuse_no_paths, refuse_outside
+from vldebias.data.label_values import missing_labels
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import (
     CAPTION_COLUMNS,
@@ -87,6 +88,7 @@ def open_huggingface(
     images: str | Path | None = None,
     config: str | None = None,
     revision: str | None = None,
+    unknown: Collection[str] | None = None,
     streaming: bool = False,
     files: Sequence[str] = (),
 ) -> ImageData | ImageStream:
@@ -108,6 +110,8 @@ def open_huggingface(
         images: base folder for paths in the image column. Default: the opened folder.
         config: name of the data set's configuration on the hub.
         revision: hub commit, branch or tag.
+        unknown: labels that mean a missing value, unless they stream. Default: as described in
+            `vldebias.data.label_values.missing_labels`, and negative codes of ClassLabel columns.
         streaming: whether to read rows sequentially, without copying them to disk.
         files: files to read from a folder, for example to skip img2dataset's statistics. Default:
             all files.
@@ -138,6 +142,7 @@ def open_huggingface(
             image=image,
             caption=caption,
             labels=labels,
+            unknown=unknown,
             about=about,
         )
     if tars_of_split:
@@ -179,6 +184,7 @@ def open_huggingface(
         name=_name_of(root),
         split=split,
         about=about,
+        unknown=unknown,
         fingerprint=partial(_fingerprint, split, source, is_column=rows is not None),
     )
     return stream if streaming else stream.images()
@@ -483,6 +489,7 @@ class ImageStream:
         dataset: the opened data set or stream.
         name, split, about, fingerprint: the data set, its split, metadata for reports, and a
             string that changes whenever the images change, as in `ImageData`.
+        unknown: labels that mean a missing value in `images`, as chosen by the user.
     """
 
     image: str
@@ -495,6 +502,7 @@ class ImageStream:
     split: str
     about: Facts
     fingerprint: LazyText = LazyText()  # noqa: RUF009  (a descriptor, not a default)
+    unknown: Collection[str] | None = None
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -552,7 +560,13 @@ class ImageStream:
         labels = {}
         for label in self.labels:
             values = [record.labels[label] for record in records]
-            labels[label] = Labels.from_values(values, self.names.get(label))
+            names = self.names.get(label)
+            column = Labels.from_values(values, names)
+            place = f"{self.name}: column {self.labels[label]!r}"
+            is_missing = missing_labels(
+                column.counts, place, values=names or (), unknown=self.unknown
+            )
+            labels[label] = column.without(is_missing) if is_missing else column
         captions = [record.caption or "" for record in records] if self.caption else []
         more_captions = [record.more_captions or () for record in records]
         captions, more_captions = clean_captions(self.name, captions, more_captions)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from vldebias.data.labels import Labels
-from vldebias.errors import CLOSE_LABELS, did_you_mean, warn_of_input
+from vldebias.errors import CLOSE_LABELS, did_you_mean, shown, warn_of_input
 from vldebias.utils.label_words import VALUE_OF_ALIAS, names_no_group, plain, written_alike
 
 CLASS = "class"
@@ -45,11 +45,12 @@ _FULL_FORMS = {
     r"\bi (?:(?:will|would|must|have to|need to|try to|respectfully) )+(?!not\b)": "i ",
 }
 _QUOTATION = re.compile(r"(?<=\S )[\"\u201c][^\"\u201d]*[\"\u201d]")
-# Integers that mean a missing value in a column of codes: the largest one-byte and two-byte
-# integers, and codes used by survey software.
-_UNKNOWN_CODES = {"255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999"}
-# Numbers that mean a missing value if the groups are words
-_NO_WORDS = _UNKNOWN_CODES | {"-1"}
+# Numbers that mean a missing value in columns of codes: those of survey software, of pandas and of
+# training code, and the largest one-byte and two-byte integers.
+_NEGATIVE_CODES = {"-1", "-9", "-99", "-100", "-999"}
+_LARGE_CODES = {"99", "255", "999", "9999", "65535"}
+_CODE = re.compile(r"[0-4]?\d|50")
+_LEAST_VALUES = 2  # other labels, next to which a number may mean a missing value
 # Labels of annotators who looked, and could not tell. Other words only mean that nobody labelled.
 _PEOPLE_CANNOT_TELL = {"unclear", "unsure", "not sure", "ambiguous", "cannot tell", "neutral"}
 
@@ -63,33 +64,55 @@ def says_people_cannot_tell(label: str) -> bool:
     return plain(label) in _PEOPLE_CANNOT_TELL
 
 
-def _numbers_beside_words(labels: Collection[str]) -> set[str]:
-    """Return special numbers, such as -1, if all groups are words, so that they mean missing."""
-    numbers = {label for label in labels if re.search(r"\d", label)}
-    are_words = not all(names_no_group(label) for label in set(labels) - numbers)
-    return numbers if are_words and numbers <= _NO_WORDS else set()
+def missing_labels(
+    rows: Mapping[str, int],
+    place: str = "",
+    *,
+    values: Collection[str] = (),
+    unknown: Collection[str] | None = None,
+    remedy: str = "if this is a group, list in unknown= only the labels that are missing",
+) -> list[str]:
+    """Return the labels that mean a missing value: words such as "N/A", and some numbers.
 
-
-def without_missing(labels: Labels, place: str) -> Labels:
-    """Return labels in which words and numbers for a missing value, such as "N/A", are unknown.
-
-    Warns about words other than "unknown", which may be a group in some tables.
+    A number such as -1 is missing if no other negative number occurs but -1, -9, -99, -100 and
+    -999, and 99 or 255 if the other labels are codes up to 50 or have no digits. There must be two
+    other labels or more, so that -1 and 1 are both values.
 
     Args:
-        labels: the column.
-        place: the column's description in the warning.
+        rows: label -> number of rows.
+        place: the column's description for the warning, which says what counts as unknown. Without
+            it, there is no warning.
+        values: known values, which are never missing values ("none" may be one).
+        unknown: the labels that are missing, as chosen by the user. Default: as above.
+        remedy: what the warning advises if a label is a group.
+
+    >>> missing_labels({"1": 9, "2": 8, "-1": 3}), missing_labels({"-1": 9, "1": 8})
+    (['-1'], [])
     """
-    numbers = _numbers_beside_words(labels.names)
-    missing = [name for name in labels.names if name in numbers or names_no_group(name)]
-    rows = {name: labels.counts[name] for name in missing if plain(name) != "unknown"}
-    if rows:
-        first = next(iter(rows))
+    if unknown is not None:
+        return [name for name in rows if name in unknown]
+    words = {name for name in rows if name not in values and names_no_group(name)}
+    number_of = {name: re.sub(r"\.0+$", "", name) for name in rows if name not in {*values, *words}}
+    negative = {name for name, number in number_of.items() if re.fullmatch(r"-\d+", number)}
+    large = {name for name, number in number_of.items() if number in _LARGE_CODES}
+    others = {name for name in rows if name not in words | negative | large}
+    are_codes = all(_CODE.fullmatch(number_of.get(name, name)) for name in others)
+    numbers = set()
+    if {number_of[name] for name in negative} <= _NEGATIVE_CODES:
+        numbers |= negative
+    if are_codes or not any(re.search(r"\d", name) for name in others):
+        numbers |= large
+    if len(set(rows) - words - numbers) < _LEAST_VALUES:
+        numbers = set()
+    names = [name for name in rows if name in words | numbers]
+    named = {name: rows[name] for name in names if plain(name) != "unknown"}
+    if named and place:
+        first = next(iter(named))
         warn_of_input(
-            f"{place}: {sum(rows.values()):,} of {len(labels):,} labels name no group and count as"
-            f" unknown, such as {first[:80]!r} ({rows[first]:,}); if this is a group, give it"
-            " another name in the table",
+            f"{place}: {sum(named.values()):,} of {sum(rows.values()):,} labels name no group and"
+            f" count as unknown, such as {shown(first)} ({named[first]:,}); {remedy}",
         )
-    return labels.without(missing) if missing else labels
+    return names
 
 
 def is_refusal(text: str) -> bool:
@@ -166,28 +189,6 @@ def misspelt(labels: Iterable[str], values_of: Mapping[str, Collection[str]]) ->
     return problems
 
 
-def names_of_unknown(labels: Collection[str], values: Collection[str] = ()) -> list[str]:
-    """Return the labels that mean a missing value: words, and special numbers among codes.
-
-    -1 means missing if 0 also occurs (pandas codes) or next to words, but in a column of -1 and 1,
-    both are values.
-
-    Args:
-        labels: the labels that occur.
-        values: known values, which are never missing values ("none" may be one).
-    """
-    marks = _UNKNOWN_CODES | ({"-1"} if "0" in labels else set())
-    # Numbers mean missing values only if all other labels are codes from 0 to 50.
-    are_codes = all(re.fullmatch(r"[0-4]?\d|50", label) or label in marks for label in labels)
-    numbers = _numbers_beside_words(labels)
-    names = []
-    for label in labels:
-        is_unknown = label in marks if are_codes else label in numbers or names_no_group(label)
-        if is_unknown and label not in values:
-            names.append(label)
-    return names
-
-
 def odd_values(
     labels: Labels, values_of: Mapping[str, Collection[str]] = USUAL_VALUES
 ) -> list[str]:
@@ -203,7 +204,7 @@ def odd_values(
     rows = {name: number for name, number in labels.counts.items() if number}
     total = sum(rows.values())
     values = [value for known in values_of.values() for value in known]
-    unknown_names = names_of_unknown(rows, values)
+    unknown_names = missing_labels(rows, values=values)
     problems = written_alike(rows, in_table=True)
     if 0 < len(unknown_names) < len(rows):
         first = unknown_names[0]

@@ -12,7 +12,7 @@ from vldebias.data.caption_cells import captions_of, one_row_per_image, texts_of
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
-from vldebias.data.label_values import matched, without_missing
+from vldebias.data.label_values import matched, missing_labels
 from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.splits import SPLIT, rows_of_split
@@ -102,6 +102,7 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
     allow_outside: bool = False,
     separator: str | None = None,
     encoding: str | None = None,
+    unknown: Collection[str] | None = None,
 ) -> ImageData:
     """Open the images listed in a table (csv, tsv, txt, parquet, jsonl or json).
 
@@ -121,6 +122,8 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
         allow_outside: whether to allow absolute paths and paths with "..".
         separator: separator of a csv, tsv or txt table. Default: detected.
         encoding: text encoding. Default: UTF-8; if that fails, it is detected.
+        unknown: labels that mean a missing value, such as ["-1"]. Default: words such as "N/A",
+            and -1 or 99 next to two or more other labels, with a warning.
 
     Raises:
         InvalidInputError: If a column or split does not exist, an image occurs twice without
@@ -135,7 +138,9 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
                 f" name {SPLIT!r}; rename the column"
             )
         column = column_of_images(root, image)
-        opened = open_huggingface(root, split, image=column, caption=caption, labels=labels)
+        opened = open_huggingface(
+            root, split, image=column, caption=caption, labels=labels, unknown=unknown
+        )
         assert isinstance(opened, ImageData)  # a stream is not requested
         return opened
     table = read_table(root, separator=separator, encoding=encoding)
@@ -161,6 +166,7 @@ def open_manifest(  # noqa: PLR0913  (each names a column or describes the forma
         labels=labels,
         folder=folder_of_paths(root, images),
         allow_outside=allow_outside,
+        unknown=unknown,
         about={"columns not used": unused} if unused else {},
     )
 
@@ -232,6 +238,7 @@ def images_of_table(
     caption: str | None,
     labels: ColumnNames,
     folder: Path,
+    unknown: Collection[str] | None = None,
     **options: Unpack[FileOptions],
 ) -> ImageData:
     """Return the images listed in a table of paths.
@@ -244,6 +251,7 @@ def images_of_table(
         caption: caption column, or None if there is none.
         labels: label columns, as a list or as {name to use: name in the table}.
         folder: base folder for the paths.
+        unknown: labels that mean a missing value. Default: as described in `missing_labels`.
         options: keyword arguments for `file_images`.
     """
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
@@ -257,7 +265,8 @@ def images_of_table(
     columns = {}
     for name, column in mapped_columns(labels).items():
         place = f"{path}: column {column!r}"
-        columns[name] = without_missing(labels_of(table, column, None, path), place)
+        values = labels_of(table, column, None, path)
+        columns[name] = values.without(missing_labels(values.counts, place, unknown=unknown))
     rows, captions, more_captions = one_row_per_image(
         str(path), files, captions, more_captions, columns
     )

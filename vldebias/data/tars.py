@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -22,6 +22,7 @@ from vldebias.data.caption_cells import captions_of
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, fingerprint_files, fingerprint_of
 from vldebias.data.folders import is_litter, is_picture
+from vldebias.data.label_values import missing_labels
 from vldebias.data.labels import ColumnNames, Labels, mapped_columns
 from vldebias.data.layouts import CAPTION_COLUMNS, find_captions
 from vldebias.data.splits import SPLIT, files_name_split, no_split_column, rows_of_split
@@ -84,6 +85,7 @@ def open_tars(  # noqa: PLR0913  (each locates the data or names a field)
     image: str | None = None,
     caption: str | None = None,
     labels: ColumnNames | None = None,
+    unknown: Collection[str] | None = None,
     about: Facts | None = None,
 ) -> ImageData:
     """Open samples in tars. Text is loaded immediately, images on demand.
@@ -98,6 +100,7 @@ def open_tars(  # noqa: PLR0913  (each locates the data or names a field)
         caption: caption field. With "auto", it is found by name, and an error is raised if there is
             none. Default: found by name, if there is one.
         labels: label fields; "json.NAME" is a value in a JSON field.
+        unknown: labels that mean a missing value. Default: as described in `missing_labels`.
         about: additional metadata for reports.
 
     Raises:
@@ -122,9 +125,11 @@ def open_tars(  # noqa: PLR0913  (each locates the data or names a field)
             raise InvalidInputError(
                 f"{source}: expected a field {column!r}; the fields are {fields}"
             )
-        columns[label] = Labels.from_values(
+        values = Labels.from_values(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
         )
+        place = f"{source}: field {column!r}"
+        columns[label] = values.without(missing_labels(values.counts, place, unknown=unknown))
 
     paths = [Path(file) for file in files]
 

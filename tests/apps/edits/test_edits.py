@@ -74,6 +74,7 @@ def test_labels_are_counted_by_group_and_by_instruction() -> None:
 @pytest.mark.parametrize(
     "unknown", ["unclear", "", "none of them", "neither", "No face found", "-1"]
 )
+@pytest.mark.filterwarnings("ignore:labels. .* such as '-1'")
 def test_an_unknown_label_is_neither_a_change_nor_a_label(unknown: str) -> None:
     before = ["female"] * 20 + [unknown] * 4
     after = ["female"] * 10 + [unknown] * 8 + ["male"] * 2 + ["male"] * 4
@@ -91,6 +92,7 @@ def test_an_unknown_label_is_neither_a_change_nor_a_label(unknown: str) -> None:
     assert "unknown" not in settings["advice"][1]
 
 
+@pytest.mark.filterwarnings("ignore:labels. .* such as '-1'")
 def test_a_label_that_is_not_in_the_prompt_set_is_still_a_label() -> None:
     after = ["female"] * 10 + ["nonbinary"] * 10
     assert value(evaluate_edits(labelled(["female"] * 20, after)), "label_changed") == 0.5

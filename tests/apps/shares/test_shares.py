@@ -425,7 +425,7 @@ def test_none_is_a_group_if_it_is_listed():
 )
 def test_answers_without_a_group_are_unknown(answer):
     columns = judged(["female", "male", answer] * 25)
-    with pytest.warns(SuspectInputWarning, match="25 labels of 75 do not name a group") as caught:
+    with pytest.warns(SuspectInputWarning, match="25 of 75 labels name no group") as caught:
         part = alone(columns)
     assert answer in str(caught[0].message)
     rows = by_name(part)

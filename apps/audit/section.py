@@ -137,7 +137,9 @@ class AuditSection:
         head = ["verdict", share_heading(self.prompts), "prompt"]
         rows = [head]
         for row in shown:
-            cells = [row.verdict, row.share, " ".join(row.prompt.split())]
+            # The reason is shown in place of the share that was not measured.
+            why = row.remedy if row.verdict == "not measured" else ""
+            cells = [row.verdict, row.share or why, " ".join(row.prompt.split())]
             rows.append(cells)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []

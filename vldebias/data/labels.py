@@ -166,24 +166,7 @@ class Labels:
                     " many for labels; choose a column with a few groups"
                 )
             return labels
-        return labels.renamed(names, source)
-
-    def renamed(self, names: Sequence[str] | Mapping[str, str], source: str) -> Labels:
-        """Return labels with other names, in the order of `names`.
-
-        Args:
-            names: allowed values, or a mapping from values to their new names.
-            source: column name for messages.
-
-        Raises:
-            InvalidInputError: If a value is not allowed.
-        """
-        name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
-        _refuse_unknown(source, self.names, name_of_value, "correct the table")
-        new_names = list(dict.fromkeys(name_of_value.values()))
-        new_codes = [new_names.index(name_of_value[value]) for value in self.names]
-        new_codes.append(UNKNOWN)  # the last element, selected by the code -1
-        return Labels(np.array(new_codes, dtype=np.int64)[self.codes], tuple(new_names))
+        return renamed(labels, names, source)
 
     @staticmethod
     def text_of(value: object) -> str:
@@ -234,6 +217,25 @@ class Labels:
 
     def __repr__(self) -> str:
         return f"Labels({len(self)} rows, {self.counts}, {int((~self.known).sum())} unknown)"
+
+
+def renamed(labels: Labels, names: Sequence[str] | Mapping[str, str], source: str) -> Labels:
+    """Return labels with other names, in the order of `names`.
+
+    Args:
+        labels: the labels as they appear in the data.
+        names: allowed values, or a mapping from values to their new names.
+        source: column name for messages.
+
+    Raises:
+        InvalidInputError: If a value is not allowed.
+    """
+    name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
+    _refuse_unknown(source, labels.names, name_of_value, "correct the table")
+    new_names = list(dict.fromkeys(name_of_value.values()))
+    new_codes = [new_names.index(name_of_value[value]) for value in labels.names]
+    new_codes.append(UNKNOWN)  # the last element, selected by the code -1
+    return Labels(np.array(new_codes, dtype=np.int64)[labels.codes], tuple(new_names))
 
 
 def _refuse_unknown(

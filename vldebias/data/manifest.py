@@ -13,7 +13,7 @@ from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import Facts, ImageData, file_images
 from vldebias.data.folders import folder_of_paths
 from vldebias.data.label_values import matched, missing_labels
-from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns
+from vldebias.data.labels import ColumnNames, Labels, Names, mapped_columns, renamed
 from vldebias.data.layouts import IMAGE_COLUMNS
 from vldebias.data.splits import SPLIT, rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
@@ -65,7 +65,7 @@ def known_labels(labels: Labels, names: Names, place: str) -> Labels:
     if joined:
         warn_of_input(f"{place}: read {', '.join(joined)}")
     values = {**known, **{name: known[value] for name, value in spelt.items()}}
-    return labels.renamed(values, place)
+    return renamed(labels, values, place)
 
 
 def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:

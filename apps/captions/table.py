@@ -23,7 +23,13 @@ from vldebias.data.layouts import (
 from vldebias.data.tables import as_texts, column_of, read_table, table_in_memory
 from vldebias.errors import InvalidInputError, expected_one_of, need, shown
 from vldebias.utils.phrases import lacking, quantity
-from vldebias.utils.table_rows import find_column, fitting_columns, hint_of_header, plain_name
+from vldebias.utils.table_rows import (
+    find_column,
+    fitting_columns,
+    hint_of_header,
+    parsed_cell,
+    plain_name,
+)
 from vldebias.utils.text_tables import read_text
 
 if TYPE_CHECKING:
@@ -56,6 +62,12 @@ _FAILED = re.compile(
     r"|traceback \(most)",
     re.IGNORECASE,
 )
+# Reasoning before a reply (the first tag may be part of the prompt), the name that a chat template
+# writes before it, and a fence around JSON.
+_REASONING = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL)
+_ROLE = re.compile(r"\bASSISTANT:|\bAssistant:|^assistant$|\[/INST\]|<\|im_start\|>assistant", re.M)
+_FENCE = re.compile(r"\A```\w*|```\Z")
+_REPLY_KEYS = ("answer", "caption", "label", "gender", "text", "response")
 _NO_LETTERS = ("", "nan", "null", "<na>", "#n/a")
 _TURN_KEYS = {"role", "from", "message", "content"}  # keys of a message in a chat
 _COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d+)(?:\.\w+)?")
@@ -325,4 +337,20 @@ def texts_of_cell(cell: object, *, is_answer: bool = False) -> list[str]:
     is_missing = text.lower() in _NO_LETTERS if is_answer else not says_something(text)
     if is_missing or _FAILED.match(text):
         return []
-    return texts_of_list(cell) or [str(cell)]
+    return texts_of_list(cell) or [reply_of(str(cell))]
+
+
+def reply_of(text: str) -> str:
+    """Return the reply alone, without a repeated prompt, reasoning, or JSON around it.
+
+    >>> reply_of("USER: A man or a woman? ASSISTANT: A man"), reply_of('{"gender": "a man"}')
+    ('A man', 'a man')
+    """
+    reply = _ROLE.split(_REASONING.sub("", text))[-1].strip()
+    fields = parsed_cell(_FENCE.sub("", reply))
+    if isinstance(fields, Mapping):
+        named = [fields[key] for key in _REPLY_KEYS if isinstance(fields.get(key), str)]
+        texts = named[:1] or list(fields.values())
+        if len(texts) == 1 and isinstance(texts[0], str):
+            reply = texts[0]
+    return reply or text

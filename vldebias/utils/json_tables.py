@@ -179,8 +179,8 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
     """Return one row per image if an object consists of image entries, else None.
 
     An entry is a caption, a list of captions, or an object with `caption` and `tags`, which are
-    joined as in sd-scripts. The keys are file names. If the entries are objects, file names without
-    extensions are also accepted.
+    joined as in sd-scripts. The keys are file names or numbers. If the entries are objects, file
+    names without extensions are also accepted.
     """
     if not value:
         return None
@@ -191,7 +191,10 @@ def rows_by_picture(value: Mapping[str, JSON]) -> list[Row] | None:
         if 2 * len(captioned) <= len(value):
             return None
         return [_captioned_row(name, entry) for name, entry in zip(value, entries, strict=True)]
-    are_pictures = all(PurePosixPath(name).suffix.lower() in ENDINGS for name in value)
+    # pycocoevalcap names images by their number: {"42": ["a cook"]}.
+    are_pictures = all(
+        PurePosixPath(name).suffix.lower() in ENDINGS or name.isdecimal() for name in value
+    )
     are_captions = all(isinstance(entry, (str, list)) for entry in value.values())
     if are_pictures and are_captions:
         return [{"image": name, "caption": caption} for name, caption in value.items()]

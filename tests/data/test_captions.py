@@ -199,6 +199,13 @@ def test_a_folder_written_by_save_to_disk_is_read(tmp_path: Path) -> None:
         opened(tmp_path / "several")
 
 
+def test_damaged_text_in_parquet_is_named(tmp_path: Path) -> None:
+    cells = pa.array([b"caf\xe9"]).view(pa.string())
+    parquet.write_table(pa.table({"image": ["0.jpg"], "caption": cells}), tmp_path / "a.parquet")
+    with pytest.raises(InvalidInputError, match=r"UTF-8, got b'caf\\xe9'"):
+        opened(tmp_path / "a.parquet")
+
+
 def test_nested_lists_are_no_images(tmp_path: Path) -> None:
     table = pa.table({"image": [[["0.jpg"]]], "caption": ["a nurse"]})
     parquet.write_table(table, tmp_path / "a.parquet")

@@ -187,7 +187,15 @@ def open_huggingface(
         unknown=unknown,
         fingerprint=partial(_fingerprint, split, source, is_column=rows is not None),
     )
-    return stream if streaming else stream.images()
+    if streaming:
+        return stream
+    try:
+        return stream.images()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{place}: expected text in UTF-8, got {shown(error.object)}: {error.reason}; the file"
+            " may be damaged"
+        ) from None
 
 
 def _resolved_columns(

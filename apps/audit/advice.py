@@ -308,7 +308,7 @@ def _of_other_models(prompt: str, numbers: Sequence[dict[str, float]]) -> Advise
 
     Even if they all lean the same way, another model may lean the other way.
     """
-    sides = {_leaning(one) for one in numbers}
+    sides = {_leaning(shares) for shares in numbers}
     models = quantity(len(numbers), "released model")
     if len(sides - {""}) > 1:
         return AdvisedPrompt(prompt, OPPOSED, f"counted in {models}, which differ: {ADD_IMAGES}")

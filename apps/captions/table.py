@@ -220,7 +220,7 @@ def opened_table(table: Table) -> pa.Table:
         if not isinstance(data, ImageData) or not data.captions:
             raise InvalidInputError(f"{path}: got no captions; expected at least one per image")
         further = data.more_captions or [()] * len(data)
-        texts = [[first, *others] for first, others in zip(data.captions, further, strict=True)]
+        texts = [[first, *rest] for first, rest in zip(data.captions, further, strict=True)]
         return need("pyarrow").table({"image": list(data.ids), "caption": texts})
     header: tuple[str, ...] = ()
     if path.suffix.lower() in TABLES[:3]:

@@ -118,7 +118,7 @@ def _run(file: Path, name: str) -> Run:
     # A result without a verdict has no sentence.
     said = [*sentences(result), "; ".join(dict.fromkeys(p.title for p in result.provenance))]
     models = dict.fromkeys(part.model for part in result.provenance)
-    shares = {}
+    shares: dict[str, tuple[tuple[float, float, float], str]] = {}
     for row in frame[(frame.subset == "") & frame.kind.isin(["bias", "utility"])].itertuples():
         if get_metric(row.metric, strict=False).bounds == SHARE and len(shares) < MOST_MEASURES:
             measure = f"{row.task}: {row.measure}, {row.name}"

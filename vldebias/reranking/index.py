@@ -567,11 +567,12 @@ def _read(
     rows = np.concatenate(labelled)
     found: list[Any] = []
     for codes in given:
-        if codes is not None:
-            codes = codes[is_labelled]
-            is_used = (codes >= 0) & np.isfinite(rows).all(axis=1)
-            codes = (rows[is_used], codes[is_used])
-        found.append(codes)
+        if codes is None:
+            found.append(None)
+            continue
+        groups = codes[is_labelled]
+        is_used = (groups >= 0) & np.isfinite(rows).all(axis=1)
+        found.append((rows[is_used], groups[is_used]))
     return np.concatenate(products), np.concatenate(samples), found
 
 

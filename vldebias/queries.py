@@ -41,10 +41,11 @@ from vldebias.reranking.entry import codes_of, read_checked, warn_of_short
 from vldebias.reranking.index import ENOUGH_PEOPLE, IndexGroups
 from vldebias.reranking.index_search import MOST, IndexCall, search_page
 from vldebias.reranking.report import check_count
-from vldebias.utils.vectors import Vectors, read_vectors
+from vldebias.utils.vectors import read_vectors
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
 
     from vldebias.report.result import Result
     from vldebias.study.inputs import Columns, Images
@@ -203,27 +204,27 @@ class DebiasedQueries(ChromaFunction):
         probe = torch.zeros(1, self.fitted.dim)
         self.fitted.check_input(probe, self.strength)
 
-    def embed(self, texts: str | Sequence[str]) -> Any:
-        """Embed queries with the edit, preserving the embedder's type and precision.
+    def embed(self, texts: str | Sequence[str]) -> NDArray[np.floating]:
+        """Embed queries with the edit.
 
         Args:
             texts: a query, or a list of n queries.
 
         Returns:
-            One vector for a single query, or n vectors for a list.
+            An array (d,) for a single query, or (n, d) for a list, in the embedder's precision
+            (bfloat16 as float32).
 
         Raises:
             InvalidInputError: If `texts` are not strings, or the embedder does not return one
                 vector per text.
         """
         queries = _checked_texts(texts)
-        vectors: Any = self.host.embedder.queries(queries)
         if not queries:
-            return vectors
-        read = read_vectors(vectors, "embed", expected=len(queries))
-        edited = self._edited(read, vectors, queries)
-        is_text = isinstance(texts, str)
-        return edited[0] if is_text and not read.is_single else edited
+            return np.empty((0, self.fitted.dim))
+        read = read_vectors(self.host.embedder.queries(queries), "embed", expected=len(queries))
+        rows = self._edited(read.rows.detach(), queries).cpu()
+        vectors = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def search(
         self,
@@ -295,9 +296,7 @@ class DebiasedQueries(ChromaFunction):
         problem = next((report.problem for report in reports if report.problem), "")
         if problem:
             warn_of_input(problem)
-        warn_of_short(
-            reports, f"up to {MOST} results were read for each one that is shown, or all there are"
-        )
+        warn_of_short(reports, f"{MOST} results were read for each one that is shown")
         return Positions.from_reports(
             reports,
             is_single=isinstance(texts, str),
@@ -328,14 +327,14 @@ class DebiasedQueries(ChromaFunction):
                 f"texts: got {len(queries)} texts for {len(read.rows)} vectors; expected one text"
                 " per vector"
             )
-        return self._edited(read, vectors, queries)
+        rows = read.rows.detach()
+        edited = self._edited(rows, queries)
+        return vectors if edited is rows else cast("AnyVectors", read.restore(edited))
 
     def embed_query(self, input: str | Sequence[str]) -> list[float] | list[object]:
         """Embed one query as a list of floats (LangChain), or a list of queries (chroma)."""
-        if isinstance(input, str):
-            rows = read_vectors(self.embed(input), "embed").rows
-            return cast("list[float]", rows[0].tolist())
-        return list(self.embed(input))
+        vectors = self.embed(input)
+        return cast("list[float]", vectors.tolist()) if isinstance(input, str) else list(vectors)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Embed documents without the edit, as lists of floats (LangChain)."""
@@ -431,18 +430,15 @@ class DebiasedQueries(ChromaFunction):
             f" {self.strength:g}.{reason})"
         )
 
-    def _edited(
-        self, read: Vectors, vectors: AnyVectors, texts: Sequence[str] | None
-    ) -> AnyVectors:
-        """Edit vectors, except those whose text states a value."""
+    def _edited(self, rows: Tensor, texts: Sequence[str] | None) -> Tensor:
+        """Edit vectors (n, d), except those whose text states a value."""
         if self.fitted.method == NOTHING:
             _warn_of_no_edit(self.fitted, "call queries.search(index_call, text, k)")
-        if not len(read.rows):
-            return vectors
-        rows = read.rows.detach()
+        if not len(rows):
+            return rows
         self.fitted.check_input(rows, self.strength)
         if self.strength == 0:
-            return vectors
+            return rows
         # float16 vectors are edited in float32 and rounded once.
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         if texts is None and isinstance(self.fitted, Rewording):
@@ -451,13 +447,13 @@ class DebiasedQueries(ChromaFunction):
             )
         edited = self.host.edit_rows(self.fitted, TEXT, wide, texts or (), self.strength)
         if edited is wide:
-            return vectors
+            return rows
         # Preserve the query's norm, since an index may score by inner product.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
         if texts is not None and self.keep_stated:
             edited = except_stated(self.host.stated(texts, self.fitted), wide, edited)
-        return cast("AnyVectors", read.restore(rounded(edited, rows)))
+        return rounded(edited, rows)
 
 
 def _warn_of_no_edit(edit: Edit, remedy: str) -> None:

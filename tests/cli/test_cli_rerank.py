@@ -13,7 +13,7 @@ from vldebias.errors import InvalidInputError
 
 RESULTS = [
     {"id": f"doc-{place}", "score": 1 - place / 10, "gender": gender}
-    for place, gender in enumerate(["m", "m", "m", "f", "", "f", "f", "m", "f"])
+    for place, gender in enumerate(["m", "m", "m", "f", "unknown", "f", "f", "m", "f"])
 ]
 EXPECTED = ["doc-0", "doc-3", "doc-1", "doc-5"]
 
@@ -88,7 +88,7 @@ def test_checked_results_that_name_no_group_are_counted_and_left_out(tmp_path: P
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     done = run(file, "--k", 4, "--attribute", "gender", "--checked", "seen", "--json")
     assert json.loads(done.stdout)["queries"][0]["checked"] == 7
-    assert "1 of 8 checked results name no group, such as 'cannot tell'" in done.stderr
+    assert "2 of 9 checked results name no group, such as 'cannot tell'" in done.stderr
 
 
 def test_standard_input_may_contain_several_queries() -> None:
@@ -124,7 +124,6 @@ def test_shares_are_applied(results: Path, shares: str, females: int) -> None:
         ("[1]", (), "expected a list of objects"),
         ("{", (), "expected JSON"),
         ("", (), "expected results, got none"),
-        ("", ("--method", "quote"), "did you mean 'quota'"),
         ("", ("--columns", "ids=doc"), "did you mean 'id'"),
         ('{"id": 1, "score": 1, "gender": "m"}', ("--shares", "census"), "expected 'pool', 'even'"),
     ],
@@ -156,7 +155,16 @@ def test_qdrant_responses_are_accepted_as_they_are(tmp_path: Path) -> None:
     for answer in ({"result": points, "status": "ok"}, {"result": {"points": points}}, points):
         file.write_text(json.dumps(answer))
         assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED
-    # A point without the attribute belongs to an unknown group and keeps its rank.
-    del points[4]["payload"]["gender"]
+
+
+@pytest.mark.parametrize("left", [{}, {"gender": ""}, {"gender": None}])
+def test_incomplete_labels_are_refused_with_the_call_that_predicts_them(
+    tmp_path: Path, left: dict[str, str | None]
+) -> None:
+    points = [{"id": row["id"], "score": row["score"], "payload": row} for row in RESULTS]
+    points[4]["payload"] = left
+    file = tmp_path / "points.json"
     file.write_text(json.dumps(points))
-    assert ids(run(file, "--k", 4, "--attribute", "payload.gender").stdout) == EXPECTED
+    call = r"rerank\(scores, k, features=features, attribute='payload.gender', model=model, labels="
+    with pytest.raises(InvalidInputError, match=f"no label .* in 1 of 9 results.*{call}"):
+        run(file, "--k", 4, "--attribute", "payload.gender")

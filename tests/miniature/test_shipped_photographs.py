@@ -159,7 +159,7 @@ def test_an_edit_can_be_attached_to_the_encoder_and_removed(photographs: Photogr
     assert torch.equal(encoder.encode(["A photo of a woman welding."]), stated)
     assert not torch.allclose(during, before, atol=1e-3)
     queries = vldebias.debias_queries(encoder, "gender", **named)
-    same = torch.nn.functional.cosine_similarity(queries.embed(JOBS), during)
+    same = torch.nn.functional.cosine_similarity(torch.as_tensor(queries.embed(JOBS)), during)
     assert torch.allclose(same, torch.ones(len(JOBS)), atol=1e-5)
 
 

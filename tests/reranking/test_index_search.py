@@ -211,7 +211,9 @@ def test_padding_and_empty_results_are_no_results(index: Index, queries: Debiase
             np.concatenate([vectors, np.zeros((2, D))]),
         )
 
-    with pytest.warns(SuspectInputWarning, match="in the first 30; up to 320 results"):
+    with pytest.warns(
+        SuspectInputWarning, match=r"the index returned 30 results for n = \d+: \d+ of"
+    ):
         found = queries.search(padded, QUERY, 40)
     assert sorted(found.tolist()) == sorted(index.call(embed([QUERY])[0], 30)[0].tolist())
     both = queries.search(lambda vector, n: ([], [], []), [QUERY, STATED], 10)
@@ -484,8 +486,48 @@ def test_a_full_disk_keeps_the_old_file(
     assert file.read_bytes() == before
 
 
+def test_few_results_of_an_approximate_index_are_counted(
+    index: Index, queries: DebiasedQueries
+) -> None:
+    def few(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, n)
+        return rows[:6], scores[:6], vectors[:6]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SuspectInputWarning)
+        report = queries.search(few, QUERY, 20).report
+        enough = queries.search(index.call, QUERY, 20).report
+    assert "the index returned 6 results for n = 100" in report.notes
+    assert not enough.ended
+
+
+def test_repeated_ids_and_missing_vectors_are_rejected(
+    index: Index, queries: DebiasedQueries
+) -> None:
+    def repeated(vector: np.ndarray, n: int) -> tuple[Any, Any, Any]:
+        rows, scores, vectors = index.call(vector, n)
+        return np.where(np.arange(len(rows)) == 1, rows[0], rows), scores, vectors
+
+    with pytest.raises(InvalidInputError, match=r"only 24 different ids, such as [0-9]+ 2 times"):
+        queries.search(repeated, QUERY, 5)
+    for lost in (slice(None), slice(3, 4)):
+
+        def forgotten(vector: np.ndarray, n: int, lost: slice = lost) -> tuple[Any, Any, Any]:
+            rows, scores, vectors = index.call(vector, n)
+            listed: list[Any] = list(vectors)
+            listed[lost] = [None] * len(listed[lost])
+            return rows, scores, listed
+
+        with pytest.raises(InvalidInputError, match=r"results have no vector .*return vectors too"):
+            queries.search(forgotten, QUERY, 5)
+
+
 def test_large_and_mixed_ids_are_returned_unchanged(index: Index, queries: DebiasedQueries) -> None:
-    for make in (lambda row: 2**63 + row, lambda row: 2**70 + row, lambda row: ("a", row)[row % 2]):
+    for make in (
+        lambda row: 2**63 + row,
+        lambda row: 2**70 + row,
+        lambda row: (f"a{row}", row)[row % 2],
+    ):
 
         def call(vector: np.ndarray, n: int, make: Any = make) -> tuple[Any, Any, Any]:
             rows, scores, vectors = index.call(vector, n)

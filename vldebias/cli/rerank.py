@@ -78,8 +78,9 @@ def rerank_command(
     """Re-rank search results to the groups' shares among all results.
 
     Each line contains a result's id, its score (or its distance, for which lower is better), its
-    group and, if there are several queries, its query. Results without a group keep their places.
-    Prints the new order to stdout, and the changes and their cost to stderr. Needs no model.
+    group and, if there are several queries, its query. Results whose group is "unknown" keep their
+    places. Prints the new order to stdout, and the changes and their cost to stderr. Needs no
+    model.
 
     If some groups may be wrong, check a random sample of the results (--json lists one under
     "to check"), store their true groups in a column, and pass the column as --checked. This reports
@@ -182,7 +183,7 @@ def _read(
     """Load search results, grouped by query, and check that all columns exist.
 
     Raises:
-        InvalidInputError: If the file cannot be read, is empty, or lacks a column.
+        InvalidInputError: If the file cannot be read, is empty, or lacks a column or a label.
     """
     # For each required column, the option that selects it.
     options = {
@@ -192,7 +193,7 @@ def _read(
     if checked is not None:
         options[checked] = "--checked COLUMN"
     rows = _rows(file)
-    # Individual results may lack a group, which means that their group is unknown.
+    # Individual results may lack a label, for which there is another message.
     optional = set()
     for name in (*attribute, checked):
         if name is not None and any(cell_of(row.cells, name) is not None for row in rows):
@@ -214,6 +215,15 @@ def _read(
         rows_of_query.setdefault(query, []).append(row)
     if not rows_of_query:
         raise InvalidInputError(f"{file}: expected results, got none")
+    for name in attribute:
+        missing = [row.location for row in rows if cell_of(row.cells, name) in (None, "")]
+        if missing:
+            raise InvalidInputError(
+                f"{missing[0]}: no label in {name!r}, as in {len(missing):,} of {len(rows):,}"
+                " results; `vldebias rerank` takes complete labels. Write 'unknown' for results"
+                " without a group, or predict the missing labels in Python: vldebias.rerank(scores,"
+                f" k, features=features, attribute={name!r}, model=model, labels=labels)"
+            )
     return rows_of_query
 
 

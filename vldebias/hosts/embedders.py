@@ -28,7 +28,7 @@ from vldebias.hosts.host import BATCH, TEXTS, Host, numbers_of
 from vldebias.projection.edit import Edit
 from vldebias.projection.fingerprint import Fingerprint
 from vldebias.prompts import PromptSet
-from vldebias.utils.text_rows import check_present
+from vldebias.utils.text_rows import MissingTextsError, check_present
 from vldebias.utils.vectors import read_vectors
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class EmbeddedTexts(Host):
         """
         try:
             rows = self.embed(TEXTS, TEXT)
-        except InvalidInputError:
+        except MissingTextsError:
             return None
         width = rows.shape[1]
         return Fingerprint(

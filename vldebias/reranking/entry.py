@@ -499,7 +499,7 @@ def warn_of_short(reports: Sequence[Report], remedy: str) -> None:
 
     Args:
         reports: one report per query.
-        remedy: what to do, for the message.
+        remedy: what to do, for the message, unless an index returned fewer results than requested.
     """
     short = [(query, report.short) for query, report in enumerate(reports) if report.short]
     if not short:
@@ -507,7 +507,13 @@ def warn_of_short(reports: Sequence[Report], remedy: str) -> None:
     query, lacking = short[0]
     words = ", ".join(f"{number} of {group!r}" for group, number in lacking.items())
     where = "" if len(reports) == 1 else f" (query {query}; {len(short)} of {len(reports)} queries)"
+    cause = "rerank: too few candidates"
+    if reports[query].ended:
+        cause = f"search: {reports[query].ended}"
+        remedy = (
+            "if there are more, raise the store's limit, or the part that an approximate search"
+            " reads (nprobe, ef)"
+        )
     warn_of_input(
-        f"rerank: too few candidates: {words} missing in the first"
-        f" {len(reports[query].order)}{where}; {remedy}",
+        f"{cause}: {words} missing in the first {len(reports[query].order)}{where}; {remedy}"
     )

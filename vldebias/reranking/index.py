@@ -32,6 +32,7 @@ from vldebias.reranking.nearest import NearestText, shares_near
 from vldebias.utils.arrays import Codes
 from vldebias.utils.files import explain
 from vldebias.utils.formats import FORMAT, check_format
+from vldebias.utils.text_rows import MissingTextsError
 
 if TYPE_CHECKING:
     from vldebias.data.labels import Labels
@@ -519,7 +520,7 @@ def _direction_of_people(
         return None
     try:
         rows = problem.host.embed(nobody, role).numpy()
-    except InvalidInputError:
+    except MissingTextsError:
         return None
     means = [np.concatenate(texts).mean(axis=0), rows.astype(np.float64).mean(axis=0)]
     people, things = (mean / np.linalg.norm(mean) for mean in means)
@@ -606,7 +607,7 @@ def _foreign(rows: Floats, problem: Problem, prompt_set: PromptSet) -> str:
 
     try:
         return foreign(torch.from_numpy(rows), problem, prompt_set, problem.host.roles[0])
-    except InvalidInputError:
+    except MissingTextsError:
         return ""  # A mapping may only contain the texts that name the values.
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from vldebias.reranking.ids import as_ids
 from vldebias.reranking.index import IndexGroups
 from vldebias.reranking.orders import quota
 from vldebias.reranking.report import AS_FOUND, Report
+from vldebias.utils.phrases import quantity
 
 # Number of results to read for each one that is shown, at first and at most, and how many times as
 # many to read next if a group cannot fill its places. Every call of an index costs a search.
@@ -74,6 +76,13 @@ class _Results:
             self.ids, self.scores, self._features = found[0][:n], found[1][:n], found[2][:n]
             self.labels = self._groups.predict(self._features)
             self._n_requested = n
+
+    def ended(self) -> str:
+        """Return how many results there were, if fewer than requested, or ""."""
+        n = len(self.ids)
+        if n == self._n_requested:
+            return ""
+        return f"the index returned {quantity(n, 'result')} for n = {self._n_requested:,}"
 
     def problem(self) -> str:
         """Return why the vectors of the results cannot be used, or ""."""
@@ -171,7 +180,7 @@ def search_page(
     checked = np.full(len(rows), UNKNOWN)
     keys = results.ids[rows]
     more = {"reason": reason, "problem": results.problem(), "used": groups.used}
-    return Report(candidates, about, order, keys, checked, query, **more)
+    return Report(candidates, about, order, keys, checked, query, ended=results.ended(), **more)
 
 
 def _remaining(
@@ -218,7 +227,7 @@ def results_of(
 
     Raises:
         InvalidInputError: If ids, scores or vectors are missing, their lengths differ, ids have
-            fractions, or scores increase.
+            fractions or repeat, or scores increase.
     """
     parts = tuple(found) if isinstance(found, tuple | list) else ()
     if len(parts) != 3 or any(part is None for part in parts):
@@ -226,6 +235,15 @@ def results_of(
             "index_call: expected ids, scores and vectors of the results, got"
             f" {str(found)[:60]}; ask the index to return vectors too"
         )
+    # Stores that are not asked for vectors return None for each.
+    features: Any = parts[2]
+    if isinstance(features, list | tuple) or getattr(features, "dtype", None) == np.dtype(object):
+        n_missing = sum(vector is None for vector in features)
+        if n_missing:
+            raise InvalidInputError(
+                f"index_call: {n_missing} of {len(features)} results have no vector (None); ask the"
+                " index to return vectors too, such as with_vectors=True or include=['embeddings']"
+            )
     ids = as_ids(parts[0])
     # Numbers other than integers are stored as objects.
     listed = ids.ravel() if ids.dtype.kind == "O" else ()
@@ -236,7 +254,6 @@ def results_of(
             " order"
         )
     scores = as_floats(parts[1], "index_call: scores")
-    features = parts[2]
     if not (isinstance(features, np.ndarray) and features.dtype == np.float32):
         features = as_floats(features, "index_call: vectors")
     if not ids.size:
@@ -249,6 +266,13 @@ def results_of(
     is_missing = ids == -1
     if is_missing.any():
         ids, scores, features = ids[~is_missing], scores[~is_missing], features[~is_missing]
+    number_of_id = Counter(ids.tolist())
+    if len(number_of_id) < len(ids):
+        key, number = number_of_id.most_common(1)[0]
+        raise InvalidInputError(
+            f"index_call: {len(ids)} results have only {len(number_of_id)} different ids, such as"
+            f" {key!r} {number} times; return each result once, with its own id"
+        )
     if not np.isfinite(scores).all():
         raise InvalidInputError("index_call: expected finite scores, got NaN or infinity")
     falls = scores[1:] <= scores[:-1]

@@ -39,6 +39,7 @@ class Report:
         reason: why the results keep their order, or "" if they were re-ranked.
         problem: what is wrong with the vectors of the results, or "".
         used: a line about how the groups were predicted, or "".
+        ended: how many results an index returned, if it returned fewer than requested, or "".
 
     >>> from vldebias import rerank
     >>> scores = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
@@ -63,6 +64,7 @@ class Report:
     reason: str = ""
     problem: str = ""
     used: str = ""
+    ended: str = ""
 
     @property
     def before(self) -> Rows:
@@ -128,6 +130,8 @@ class Report:
         names, shares = self.candidates.names, self.candidates.shares
         if not k:
             return ["nothing was found"]
+        if self.ended and k == n:
+            notes.append(self.ended)
         if self.about[0] == AS_FOUND:
             return notes
         if self.about[1] == f"{POOL} shares" and k < n / 4:
@@ -201,8 +205,9 @@ class Report:
             lines.insert(0, self.used)
         if self.unknown:
             lines.append(f"{self.unknown} results whose group is unknown keep their places")
+        end = self.ended or "there are no more candidates"
         for group, number in self.short.items():
-            lines.append(f"{group}: {number} fewer than requested; there are no more candidates")
+            lines.append(f"{group}: {number} fewer than requested; {end}")
         lines += self.notes
         expected = self.expected
         if expected is not None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class MissingTextsError(InvalidInputError):
+    """Raised if precomputed text embeddings lack a text."""
+
+
 class TextRows:
     """Store precomputed text embeddings as float64 rows.
 
@@ -72,7 +76,7 @@ class TextRows:
 
 
 def check_present(texts: Sequence[str], rows: Container[str], remedy: str) -> None:
-    """Raise an InvalidInputError if any of the texts has no row.
+    """Raise a MissingTextsError if any of the texts has no row.
 
     Args:
         texts: the texts that are needed.
@@ -81,7 +85,7 @@ def check_present(texts: Sequence[str], rows: Container[str], remedy: str) -> No
     """
     missing = [text for text in texts if text not in rows]
     if missing:
-        raise InvalidInputError(
+        raise MissingTextsError(
             f"text embeddings: {len(missing)} of {len(texts)} prompts are missing, such as"
             f" {missing[:3]}; {remedy}"
         )

@@ -10,7 +10,7 @@ from vldebias.utils.phrases import counted, listed_words, person
 METHODS = ("default", "cali", "orth-cali")
 # The default edits no search, because re-ranking is recommended. The first method is preselected.
 SEARCH_METHODS = ("difference", "cali", "orth-cali")
-ROWS = ("As found", "Edited", "Re-ranked")
+ROWS = ("As found", "Re-ranked", "Edited")
 
 
 @dataclass(frozen=True)
@@ -18,51 +18,55 @@ class Found:
     """Results for one query.
 
     Attributes:
-        rows: rows of the gallery, best first.
+        rows: rows of the gallery, best first. All of them are shown and counted.
         groups: the group of each image in `rows`.
-        first: the first `top` rows, which determine the shares.
-        shares: share of each group in these rows.
+        counts: number of images in `rows` by group.
         skew: MaxSkew of these rows.
     """
 
     rows: tuple[int, ...]
     groups: tuple[str, ...]
-    first: tuple[int, ...]
-    shares: dict[str, float]
+    counts: dict[str, int]
     skew: float
-    top: int
+
+    @property
+    def top(self) -> int:
+        """Return how many results are shown and counted."""
+        return len(self.rows)
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Found:
         """Return results that were saved as JSON."""
-        lists = {name: tuple(facts[name]) for name in ("rows", "groups", "first")}
-        return cls(**facts | lists)
+        return cls(**facts | {name: tuple(facts[name]) for name in ("rows", "groups")})
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Store the results for one query: as found, with the query edited, and re-ranked.
+    """Store the results for one query: as found, re-ranked, and maybe with the query edited.
 
     Attributes:
         column: name of the label column used for counting.
-        edited: results for the query as edited by a method.
         reranked: results for the unedited query, re-ranked by the groups that the model predicts.
+        edited: results for the query as edited by a method, or None.
         stated: words in the query that name a value. If there are any, nothing is changed.
         source: source of the images and labels, or "" if no citation is needed.
+        left_out: number of near-duplicates that would be among the first results as found.
     """
 
     query: str
     column: str
     before: Found
-    edited: Found
     reranked: Found
+    edited: Found | None = None
     stated: tuple[str, ...] = ()
     source: str = ""
+    left_out: int = 0
 
     @property
-    def rows(self) -> tuple[Found, Found, Found]:
-        """Return the results of the three rows."""
-        return self.before, self.edited, self.reranked
+    def rows(self) -> tuple[Found, ...]:
+        """Return the results of the two or three rows."""
+        rows = (self.before, self.reranked)
+        return rows if self.edited is None else (*rows, self.edited)
 
     def gain(self, found: Found) -> float:
         """Return how much more even the shares are than as found, at the displayed precision."""
@@ -70,7 +74,7 @@ class Answer:
 
     def kept(self, found: Found) -> int:
         """Return how many of the first images as found remain among the first."""
-        return len(set(self.before.first) & set(found.first))
+        return len(set(self.before.rows) & set(found.rows))
 
     def movement(self, found: Found, row: int) -> str:
         """Describe where a shown image was as found, such as " (was 5)" or " (new)"."""
@@ -105,22 +109,25 @@ class Answer:
             )
         return ""
 
-    def summary(self) -> list[tuple[str, str, str, str]]:
-        """Return a line for each row: its name, the groups, MaxSkew, and the results it keeps."""
+    def summary(self) -> list[tuple[str, str, str]]:
+        """Return a line for each row: its name, the counts, and the results it keeps."""
         cells = []
-        for name, found in zip(ROWS, self.rows, strict=True):
-            shares = found.shares.items()
-            counts = [counted(round(share * found.top), value) for value, share in shares]
-            kept = f"{self.kept(found)} of {found.top}"
-            cells.append((name, ", ".join(counts), f"{found.skew:.2f}", kept))
+        for name, found in zip(ROWS, self.rows, strict=False):
+            counts = [counted(count, value) for value, count in found.counts.items()]
+            cells.append((name, ", ".join(counts), f"{self.kept(found)} of {found.top}"))
         return cells
+
+    def near_duplicates(self) -> str:
+        """Return a sentence on the near-duplicates that are left out, or "" if there are none."""
+        if not self.left_out:
+            return ""
+        shots = "near-duplicate shot" if self.left_out == 1 else "near-duplicate shots"
+        return f"Left out: {self.left_out} {shots} of the same scenes."
 
     def counted(self) -> str:
         """Describe which images are shown and how they are counted."""
-        shown = len(self.before.rows)
         return (
-            f"The first {shown} of {self.before.top} are shown, with their ranks now and, if they"
-            f" moved, as found. The word below each image is its label in the column"
-            f" “{self.column}”, which is used for counting. MaxSkew is 0 if the"
-            " groups are even."
+            f"The {self.before.top} images that are shown are counted. Below each image are its"
+            " rank now, its rank as found if it moved, and its label in the column"
+            f" “{self.column}”, which is used for counting; images without one are left out."
         )

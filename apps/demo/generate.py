@@ -63,7 +63,8 @@ class Result:
     `share` is the completed share of the work. `seconds` is the elapsed time, or None for saved
     results.
     `generated` is the number of images that the pipeline generated. All other images are reused
-    from the first row. `is_judged` is False if there is no model that labels the images.
+    from the first row. `is_judged` is False if there is no model that labels the images. `subject`
+    is the profession in the prompt, or "" if the judge knows none of its words.
     """
 
     request: Request
@@ -74,6 +75,7 @@ class Result:
     seconds: float | None = None
     generated: int = 0
     is_judged: bool = True
+    subject: str = ""
 
     @property
     def asks_for_nobody(self) -> bool:
@@ -140,8 +142,9 @@ class Result:
         before = sum(plain.recognised)
         after = sum(row.recognised)
         is_lost = after < LOST * before
-        warning = " The subject is lost." if is_lost else ""
-        recognised = f"subject recognised in {after} of {self.request.number} (before: {before})"
+        warning = f" The {'subject' if self.subject else 'person'} is lost." if is_lost else ""
+        what = "subject recognised" if self.subject else "a person is seen"
+        recognised = f"{what} in {after} of {self.request.number} (before: {before})"
         return f"{row.name.capitalize()}: {found}; {recognised}.{warning}", is_lost
 
 
@@ -260,6 +263,7 @@ class Work:
         self.rows[1] = replace(self.rows[1], assigned=tuple(balanced.values))
         self.generated = 0
         self.is_judged = True
+        self.subject = ""
 
     def run(self) -> None:
         """Generate all rows.
@@ -280,6 +284,7 @@ class Work:
                 lambda: Reader.for_attribute(self.engine, self.request.attribute, pipeline),
             )
             read, values = reader, reader.values
+            self.subject = reader.subject(self.request.prompt)
         number = self.request.number
         size = AT_ONCE[self.engine.is_small(pipeline)]
         # Do not count the time to load the models, so that pipelines can be compared.
@@ -312,7 +317,7 @@ class Work:
         done = sum(len(row.images) for row in rows)
         share = done / (self.request.number * len(rows))
         result = Result(self.request, values, rows, self.reason, share, seconds, self.generated)
-        self.report(replace(result, is_judged=self.is_judged))
+        self.report(replace(result, is_judged=self.is_judged, subject=self.subject))
 
 
 def _images(
@@ -403,8 +408,16 @@ class Reader:
         judge = ClipJudge(prompts={prompt_set.name: texts_of_value}, reject=EMPTY_SCENES)
         return cls(judge.on(engine.clip()), prompt_set.name, values)
 
+    def subject(self, prompt: str) -> str:
+        """Return the profession in a prompt, or "" if the judge knows none of its words."""
+        subjects = self.judge.names.get("profession", ())
+        # Surrounding spaces prevent "chef" from matching in "chefs".
+        words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
+        # Use the longest matching name, such as "pastry chef" instead of "chef".
+        return max((name for name in subjects if f" {name} " in words), key=len, default="")
+
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
-        """Return each image's value, and whether it shows the subject or a person.
+        """Return each image's value, and whether it shows the subject, or else a person.
 
         Unknown values are -1.
         """
@@ -412,14 +425,10 @@ class Reader:
         chances = np.asarray(answers[self.attribute])
         is_sure = chances.max(axis=1) >= SURE
         codes = np.where(is_sure, chances.argmax(axis=1), -1)
-        subjects = self.judge.names.get("profession", ())
-        # Surrounding spaces prevent "chef" from matching in "chefs".
-        words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
-        # Use the longest matching name, such as "pastry chef" instead of "chef".
-        subject = max((name for name in subjects if f" {name} " in words), key=len, default="")
+        subject = self.subject(prompt)
         if subject:
             professions = np.asarray(answers["profession"])
-            is_subject = professions.argmax(axis=1) == subjects.index(subject)
+            is_subject = professions.argmax(axis=1) == self.judge.names["profession"].index(subject)
             recognised = is_subject & (professions.max(axis=1) >= SURE)
         else:  # the image shows a person if the values together outweigh "none of them"
             recognised = chances.sum(axis=1) >= 0.5

@@ -37,7 +37,8 @@ def saved_result() -> Result:
         )
         for row, images in zip(facts["rows"], images_of_row, strict=True)
     )
-    return Result(request, tuple(facts["values"]), rows, share=1.0)
+    values = tuple(facts["values"])
+    return Result(request, values, rows, share=1.0, subject=facts["subject"])
 
 
 def save_result(result: Result) -> None:
@@ -46,6 +47,7 @@ def save_result(result: Result) -> None:
     facts = {
         "request": asdict(result.request),
         "values": result.values,
+        "subject": result.subject,
         "rows": [{name: getattr(row, name) for name in names} for row in result.rows],
     }
     GENERATED.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -56,7 +58,7 @@ def save_result(result: Result) -> None:
 def saved_search() -> Answer:
     """Return the search of the packaged photographs shown when the "Search" tab opens."""
     facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
-    for name in ("before", "edited", "reranked"):
+    for name in ("before", "reranked"):
         facts[name] = Found.from_dict(facts[name])
     facts["stated"] = tuple(facts.get("stated", ()))
     return Answer(**facts)

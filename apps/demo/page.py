@@ -1,4 +1,4 @@
-"""Build the `vldebias demo` page, with the tabs "Generate" and "Search and classify".
+"""Build the `vldebias demo` page, with the tabs "Generate", "Search" and "Classify".
 
 Visitors' input is either shown by components that escape it, or escaped here.
 """
@@ -16,12 +16,14 @@ from vldebias.cli.common import err
 
 from ..serving import credentials, serve
 from . import faces, generate_tab
+from .classify_tab import ClassifyTab
 from .engine import MINIATURE, Engine
 from .events import QUIET
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = "Drawings are by a toy model and say nothing about other models; the photographs are real."
+TOY = """The drawings are by the toy model (<code>miniature</code>) and say nothing about other
+models; the photographs are real."""
 HEAD = "<h1>vldebias: who appears when you do not say who?</h1><p>{toy}</p>"
 
 
@@ -39,21 +41,23 @@ def build_demo(engine: Engine) -> gr.Blocks:
         with gr.Tabs():
             with gr.Tab("Generate", id="generate"):
                 GenerateTab(engine)
-            with gr.Tab("Search and classify", id="search") as search:
+            with gr.Tab("Search", id="search") as search:
                 search_tab = SearchTab(engine)
+            with gr.Tab("Classify", id="classify"):
+                ClassifyTab(engine)
         demo.load(lambda: engine.warm("generate", engine.pipe), queue=False, **QUIET)
-        load_search = partial(open_first_gallery, engine)
+        load_search = partial(search_once, engine)
         search.select(lambda: engine.warm("search", load_search), queue=False, **QUIET)
         search_tab.search_on(search.select)
     return demo
 
 
-def open_first_gallery(engine: Engine) -> None:
-    """Load the images of the first search and their model."""
+def search_once(engine: Engine) -> None:
+    """Load everything that the first visitor's search uses, by searching."""
     # Imported here, because torch takes seconds to load and the page opens without it.
-    from .search import open_gallery
+    from .search import columns, search
 
-    open_gallery(engine, engine.galleries[0])
+    search(engine, "A photo of a person.", columns(engine, engine.galleries[0])[0])
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:

@@ -30,14 +30,16 @@ from .answers import METHODS, SEARCH_METHODS, Answer, Found
 from .engine import PHOTOGRAPHS, Engine
 from .request import check_choice, check_text
 
-SHOWN = 12  # images per row
-TOP = 50  # number of results whose shares are counted
-PHOTOGRAPHS_SHOWN, PHOTOGRAPHS_TOP = 8, 20  # for smaller galleries, whose titles need space
+TOP = 20  # images per row, which are all counted
+# Of the 15 pairs of photographs whose features are at least this similar, 14 show the same scene,
+# as we judged by eye; of the next ten pairs, fewer than half do.
+SAME_SCENE = 0.875
 SOURCE = (
     "Photographs from 1939 to 1944: {credit}. The gallery is balanced: {counts}, as labelled by two"
     " vision-language models that looked at the images. Methods are fitted with {reference:,}"
-    " other photographs as a reference. The model is small, so the ranking is rough."
+    " other photographs as a reference. The ranking is by a toy model, so it is rough."
 )
+UNKNOWN = "unknown"
 BATCH = 8  # larger batches are no faster, and their memory is not released
 IMAGES = 600  # images per world; more would delay the first visitor
 BIRDS = ("This is a picture of a landbird.", "This is a picture of a waterbird.")
@@ -52,8 +54,8 @@ class Gallery:
         reference: features of separate images, for methods that use a reference.
         titles: titles of the images, or an empty tuple.
         source: description of the images and their origin.
-        shown: number of images per row.
-        top: number of results whose shares are counted.
+        same_scene: cosine of the features from which two images are near-duplicates; None if it
+            was not measured.
     """
 
     features: Tensor
@@ -64,8 +66,7 @@ class Gallery:
     reference: Tensor | None = None
     titles: tuple[str, ...] = ()
     source: str = ""
-    shown: int = SHOWN
-    top: int = TOP
+    same_scene: float | None = None
 
     def image(self, engine: Engine, row: int) -> Image.Image | None:
         """Return an image, or None if it is not available."""
@@ -118,8 +119,7 @@ def _photographs() -> Gallery:
         reference=torch.from_numpy(reference.features),
         titles=gallery.captions,
         source=SOURCE.format(credit=CREDIT, counts=counts, reference=len(reference)),
-        shown=PHOTOGRAPHS_SHOWN,
-        top=PHOTOGRAPHS_TOP,
+        same_scene=SAME_SCENE,
     )
 
 
@@ -145,7 +145,7 @@ def _world(engine: Engine, name: str) -> Gallery:
 
 def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
     return {
-        name: np.array([*column.names, "unknown"])[column.codes]  # -1 means unknown
+        name: np.array([*column.names, UNKNOWN])[column.codes]  # -1 means unknown
         for name, column in labels.items()  # type: ignore[attr-defined]
     }
 
@@ -174,13 +174,14 @@ def search(
     engine: Engine,
     query: object,
     column: object,
-    method: object,
+    method: object = None,
     strength: float = 1.0,
     gallery_name: object = None,
 ) -> tuple[Answer, Gallery]:
-    """Search with a query as written, with the query edited, and with re-ranked results.
+    """Search with a query as written, with re-ranked results and, optionally, with an edited query.
 
-    `gallery_name` is one of `engine.galleries`, by default the first. The gallery is returned too.
+    `method` edits the query; None edits nothing. `gallery_name` is one of `engine.galleries`, by
+    default the first. The gallery is returned too.
 
     Raises:
         InvalidInputError: If there is no query, or the method, a column or the gallery is unknown.
@@ -188,14 +189,34 @@ def search(
     text = check_text(query, "query")
     place = check_choice(gallery_name or engine.galleries[0], engine.galleries, "images")
     name = check_choice(column, columns(engine, place), "groups")
-    chosen = check_choice(method, SEARCH_METHODS, "method")
+    chosen = None if method is None else check_choice(method, SEARCH_METHODS, "method")
     gallery = open_gallery(engine, place)
     stated = stated_words(text, name)
-    before = edited = reranked = _found(engine, gallery, text, name)
+    scores = _scores(engine, gallery, text, name)
+    ranked = _ranked(gallery, name, scores)
+    before = reranked = _found(gallery, name, ranked)
     if not stated:
-        edited = _found(engine, gallery, text, name, chosen, strength)
-        reranked = _found(engine, gallery, text, name, reranks=True)
-    return Answer(text, name, before, edited, reranked, stated, gallery.source), gallery
+        # Use the model's predicted groups, not the labels used for counting.
+        with engine.lock:
+            positions = vldebias.rerank(
+                scores[ranked],
+                len(before.rows),
+                features=gallery.features[ranked],
+                attribute=prompts_of(name),
+                model=gallery.host,
+            )
+        first = ranked[positions]
+        rest = ranked[~np.isin(ranked, first)]
+        reranked = _found(gallery, name, np.concatenate([first, rest]))
+    edited = None
+    if chosen is not None:
+        method_of_query = None if stated else chosen
+        scores_of_edit = _scores(engine, gallery, text, name, method_of_query, strength)
+        edited = _found(gallery, name, _ranked(gallery, name, scores_of_edit))
+    better = gallery.labels[name] != UNKNOWN
+    better &= scores >= scores[before.rows[-1]]
+    left_out = int(better.sum()) - len(before.rows)
+    return Answer(text, name, before, reranked, edited, stated, gallery.source, left_out), gallery
 
 
 def stated_words(query: str, column: str) -> tuple[str, ...]:
@@ -216,47 +237,51 @@ def _reader(prompts: str) -> tuple[StatedWords, StatedValues]:
     return StatedWords(words), StatedValues(words, [prompt_set])
 
 
-def _found(
+def _scores(
     engine: Engine,
     gallery: Gallery,
     query: str,
     column: str,
     method: str | None = None,
     strength: float = 1.0,
-    *,
-    reranks: bool = False,
-) -> Found:
-    """Return the results of a query, optionally edited by a method or re-ranked."""
-    groups = gallery.labels[column]
-    known = groups != "unknown"
-    values, codes = np.unique(groups[known], return_inverse=True)
-    # A small file may have fewer labelled images than `gallery.top`.
-    top = min(gallery.top, int(known.sum()))
+) -> NDArray[np.float32]:
+    """Return how well each image matches a query, optionally edited by a method."""
     direction = _embed(engine, gallery, [query], prompts_of(column), method, strength)[0]
-    scores = (gallery.features @ direction).numpy()
+    scores: NDArray[np.float32] = (gallery.features @ direction).numpy()
+    return scores
+
+
+def _ranked(gallery: Gallery, column: str, scores: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Return the rows of the labelled images, best first, and only the best of near-duplicates.
+
+    Raises:
+        InvalidInputError: If no image has a label in the column.
+    """
+    labelled = np.flatnonzero(gallery.labels[column] != UNKNOWN)
+    if not len(labelled):
+        raise InvalidInputError(f"groups: no image has a label in the column {column!r}")
     # Ties keep the order of the images, as in `vldebias.metrics`.
-    order = np.argsort(-scores, kind="stable")
-    if reranks:
-        # Use the model's predicted groups, not the labels used for counting.
-        prompts = prompts_of(column)
-        with engine.lock:
-            positions = vldebias.rerank(
-                scores, top, features=gallery.features, attribute=prompts, model=gallery.host
-            )
-        order = np.concatenate([positions, order[~np.isin(order, positions)]])
-    place = np.empty(len(order))
-    place[order] = np.arange(len(order))
-    # Images with unknown groups are shown, but not counted.
-    counted = order[known[order]][:top]
-    first = groups[counted]
-    shown = order[: gallery.shown]
+    ranked = labelled[np.argsort(-scores[labelled], kind="stable")]
+    if gallery.same_scene is None:
+        return ranked
+    is_same = (gallery.features @ gallery.features.T).numpy() >= gallery.same_scene
+    distinct: list[int] = []
+    for row in ranked:
+        if not is_same[row, distinct].any():
+            distinct.append(row)
+    return np.array(distinct)
+
+
+def _found(gallery: Gallery, column: str, ranked: NDArray[np.intp]) -> Found:
+    """Return the first results of a ranking with their counts."""
+    values, codes = np.unique(gallery.labels[column][ranked], return_inverse=True)
+    top = min(TOP, len(ranked))
+    groups = values[codes[:top]]
     return Found(
-        rows=tuple(map(int, shown)),
-        groups=tuple(map(str, groups[shown])),
-        first=tuple(map(int, counted)),
-        shares={str(value): float((first == value).mean()) for value in values},
-        skew=float(max_skew(-place[known], codes, k=top)),
-        top=top,
+        rows=tuple(map(int, ranked[:top])),
+        groups=tuple(map(str, groups)),
+        counts={str(value): int((groups == value).sum()) for value in values},
+        skew=float(max_skew(-np.arange(len(ranked)), codes, k=top)),
     )
 
 

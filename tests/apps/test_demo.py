@@ -19,16 +19,18 @@ import pytest
 import torch
 from PIL import Image
 
+from apps.demo import classify_tab, opening
 from apps.demo import engine as engines
 from apps.demo import generate as rows
 from apps.demo import generate_tab as generate_tabs
-from apps.demo import opening
 from apps.demo import search as searches
 from apps.demo import search_tab as tabs
 from apps.demo.answers import Answer, Found
 from apps.demo.events import with_messages
 from apps.demo.generate import Result, Row
 from apps.demo.request import Request
+from eval.opening import first_gain
+from eval.pages.front import counts_by_query
 from vldebias.errors import InvalidInputError
 from vldebias.miniature.photographs import open_thumbnails
 
@@ -90,7 +92,7 @@ def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> A
     mitigated = replace(
         Row("projection (cali)", codes=tuple(codes_after), recognised=TWELVE), **changes
     )
-    return Result(request, ("male", "female"), (plain, mitigated))
+    return Result(request, ("male", "female"), (plain, mitigated), subject="doctor")
 
 
 def test_without_a_model_nobody_labels_the_images_of_other_pipelines() -> None:
@@ -182,6 +184,7 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> Any:
     engine = engines.Engine()
     engine._loaded["pipeline"] = Painter()
     read.values = ("male", "female")  # type: ignore[attr-defined]
+    read.subject = lambda prompt: "doctor"  # type: ignore[attr-defined]
     engine._loaded["judge professions-gender"] = read
     return engine
 
@@ -300,7 +303,7 @@ def test_the_saved_opening_matches_what_is_generated_now(engine: Any) -> None:
 
 def test_the_saved_search_matches_what_is_found_now(engine: Any) -> None:
     saved = opening.saved_search()
-    now, gallery = searches.search(engine, saved.query, saved.column, "difference")
+    now, gallery = searches.search(engine, saved.query, saved.column)
     assert now.summary() == saved.summary()
     assert [found.rows for found in now.rows] == [found.rows for found in saved.rows]
     assert now.source == saved.source
@@ -359,24 +362,89 @@ def test_a_classification_shows_groups_and_birds_before_and_after(engine: Any) -
     assert len(birds.labels["label"]) == sum(group.n for group in groups)
 
 
-def test_the_rows_of_a_search_are_counted_by_labels(engine: Any) -> None:
-    answer, gallery = searches.search(
-        engine, "A photo of a factory worker.", "gender", "difference"
-    )
-    assert answer.reranked.skew <= answer.before.skew
-    labels = gallery.labels["gender"][list(answer.before.first)]
-    assert answer.before.shares["female"] == (labels == "female").mean()
-    for found, (_, counts, skew, kept) in zip(answer.rows, answer.summary(), strict=True):
-        remaining = set(answer.before.first) & set(found.first)
+@pytest.fixture(scope="module")
+def answers(engine: Any) -> dict[str, Answer]:
+    return {query: searches.search(engine, query, "gender")[0] for query in counts_by_query()}
+
+
+def test_the_images_that_are_shown_are_counted_by_labels(engine: Any, answers: Any) -> None:
+    answer = answers["A photo of a factory worker."]
+    gallery = searches.open_gallery(engine, "photographs")
+    assert answer.edited is None
+    for found, (_, counts, kept) in zip(answer.rows, answer.summary(), strict=True):
+        remaining = set(answer.before.rows) & set(found.rows)
         assert kept == f"{len(remaining)} of 20"
-        women = (gallery.labels["gender"][list(found.first)] == "female").sum()
+        assert found.groups == tuple(gallery.labels["gender"][list(found.rows)])
+        women = found.groups.count("female")
         assert counts == f"{women} women, {20 - women} men"
-        assert skew == f"{found.skew:.2f}"
-    assert "Re-ranked: no gain for this query" in tabs._lines(answer)
-    assert "no gain" not in tabs._lines(opening.saved_search())
     assert "Library of Congress" in answer.source
     unchanged, _ = searches.search(engine, answer.query, "gender", "difference", 0.0)
     assert unchanged.edited == unchanged.before
+    assert replace(unchanged, edited=None) == answer
+
+
+def test_each_search_says_whether_it_gains(answers: Any) -> None:
+    said = set()
+    for answer in answers.values():
+        gain = answer.gain(answer.reranked)
+        words = tabs._lines(answer)
+        assert (tabs.WORSE.format("Re-ranked") in words) == (gain < 0)
+        is_uneven = round(answer.before.skew, 2) > 0
+        assert (tabs.NO_GAIN.format("Re-ranked") in words) == (gain == 0 and is_uneven)
+        said.add(np.sign(gain))
+    assert said == {-1, 0, 1}
+
+
+def test_the_first_search_is_the_first_with_mostly_one_gender_and_a_gain(answers: Any) -> None:
+    """Nobody chose the example, and its counts are of the images that are shown."""
+    counts = {}
+    for query, answer in answers.items():
+        before, after = (max(found.counts.values()) for found in answer.rows)
+        counts[query] = (before, after)
+    first = first_gain(counts)
+    assert tabs.QUERIES[engines.PHOTOGRAPHS][0] == first
+    assert opening.saved_search().query == first
+    later = dict.fromkeys(counts, (16, 16)) | {"A photo of an x-ray nurse.": (16, 15)}
+    assert first_gain(later | {"A photo of a zoologist.": (20, 10)}) == "A photo of an x-ray nurse."
+
+
+def test_near_duplicates_are_left_out_and_counted(engine: Any) -> None:
+    answer, gallery = searches.search(engine, "A photo of a riveter.", "gender", "difference")
+    assert answer.edited is not None
+    for found in answer.rows:
+        features = gallery.features[list(found.rows)]
+        alike = (features @ features.T).fill_diagonal_(0)
+        assert alike.max() < searches.SAME_SCENE
+    everything, _ = searches.search(engine, answer.query, "gender", gallery_name="miniature")
+    assert everything.left_out == 0 < answer.left_out
+    text = f"Left out: {answer.left_out} near-duplicate shot"
+    images = dict.fromkeys(range(200), Image.new("RGB", (8, 8)))
+    assert text in tabs._row("As found", answer, answer.before, images)
+    assert text not in tabs._row("Re-ranked", answer, answer.reranked, images)
+
+
+def test_images_without_a_label_are_neither_shown_nor_counted(engine: Any) -> None:
+    gallery = searches.open_gallery(engine, "photographs")
+    labels = gallery.labels["gender"].copy()
+    labels[:-3] = searches.UNKNOWN
+    few = replace(gallery, labels={"gender": labels}, same_scene=None)
+    ranked = searches._ranked(few, "gender", np.arange(len(labels), dtype=np.float32))
+    assert ranked.tolist() == [len(labels) - 1, len(labels) - 2, len(labels) - 3]
+    assert sum(searches._found(few, "gender", ranked).counts.values()) == 3
+    labels[:] = searches.UNKNOWN
+    with pytest.raises(InvalidInputError, match="no image has a label"):
+        searches._ranked(few, "gender", np.zeros(len(labels), np.float32))
+
+
+def test_a_subject_that_the_judge_does_not_know_is_not_called_recognised() -> None:
+    judge = SimpleNamespace(names={"profession": ("doctor", "nurse")})
+    reader = rows.Reader(judge, "gender", ("male", "female"))
+    assert reader.subject("A photo of a doctor.") == "doctor"
+    for prompt in ("two doctors in a hospital", "a blacksmith at work"):
+        assert reader.subject(prompt) == ""
+    ((line, _),) = replace(result([1] * 12, [0] * 12), subject="").sentences()
+    assert "a person is seen in 12 of 12" in line
+    assert "recognised" not in line
 
 
 def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: Any) -> None:
@@ -391,21 +459,21 @@ def test_a_query_that_states_the_attribute_is_unchanged_and_explained(engine: An
     assert nuns.reason().startswith("Left unchanged: the query states the gender (“two nuns”)")
     neutral, _ = searches.search(engine, "A photo of a pilot.", "gender", "difference")
     assert neutral.reason() == ""
-    assert neutral.before.first != neutral.reranked.first
+    assert neutral.before.rows != neutral.reranked.rows
 
 
 def test_each_row_states_which_images_moved_came_and_left() -> None:
-    values = {"male": 0.5, "female": 0.5}
-    before = Found((4, 7, 9), ("male", "male", "female"), (4, 7, 9), values, 0.0, 3)
+    values = {"male": 2, "female": 1}
+    before = Found((4, 7, 9), ("male", "male", "female"), values, 0.0)
     after = replace(before, rows=(4, 9, 2), groups=("male", "female", "female"))
-    answer = Answer("zzz", "gender", before, after, before)
-    images = [Image.new("RGB", (8, 8))] * 3
+    answer = Answer("zzz", "gender", before, before, after)
+    images = dict.fromkeys((2, 4, 9), Image.new("RGB", (8, 8))) | {7: None}
     row = tabs._row("Edited", answer, after, images)
     captions = re.findall(r"</label><span>(.*?)</span>", row)
     assert captions == ["1. man", "2. woman (was 3)", "3. woman (new)"]
     assert "No longer in the first 3: 2. man, ranked as found." in row
     assert "<figure>" not in row, "no thumbnail without an image"
-    shown = tabs._row("Edited", answer, after, images, (), [None, images[0], images[0]])
+    shown = tabs._row("Edited", answer, after, images | {7: images[4]})
     assert re.findall(r'<figure><img alt="(.*?)"', shown) == ["no longer shown: 2. man"]
     assert "<figcaption>2. man</figcaption>" in shown
     assert "was" not in (first := tabs._row("As found", answer, before, images))
@@ -413,18 +481,18 @@ def test_each_row_states_which_images_moved_came_and_left() -> None:
 
 
 def test_a_worse_query_triggers_a_warning() -> None:
-    even = Found((0,), ("male",), (0,), {"male": 0.5, "female": 0.5}, 0.0, 1)
+    even = Found((0, 1), ("male", "female"), {"male": 1, "female": 1}, 0.0)
     uneven = replace(even, skew=0.15)
     for worse, title in (
-        (Answer("zzz", "gender", even, uneven, even), "Edited"),
-        (Answer("zzz", "gender", even, even, uneven), "Re-ranked"),
+        (Answer("zzz", "gender", even, even, uneven), "Edited"),
+        (Answer("zzz", "gender", even, uneven), "Re-ranked"),
     ):
         warning = f'<p class="warning">{tabs.WORSE.format(title)}</p>'
         assert tabs._lines(worse).count("warning") == 1
         assert warning in tabs._lines(worse)
     for answer in (
         Answer("zzz", "gender", uneven, even, even),
-        Answer("zzz", "gender", even, replace(even, skew=0.004), even),  # shown as 0.00
+        Answer("zzz", "gender", even, replace(even, skew=0.004)),  # shown as 0.00
     ):
         assert "warning" not in tabs._lines(answer)
 
@@ -437,7 +505,7 @@ def test_a_worse_group_is_marked_in_the_table() -> None:
         searches.Group("lost", 10, high, low, is_worse=True),
         searches.Group("unclear", 10, high, low, is_worse=False),
     ]
-    rows_of_table = tabs._table(groups).split("<tr>")[2:]
+    rows_of_table = classify_tab._table(groups).split("<tr>")[2:]
     assert ["worse" in row for row in rows_of_table] == [False, True, False]
 
 
@@ -447,10 +515,11 @@ def test_newly_misclassified_birds_are_shown_with_their_number(engine: Any) -> N
         image=lambda engine, row: Image.new("RGB", (8, 8)),
         labels={"label": np.array(["landbird"] * 9)},
     )
-    update = tabs.SearchTab._birds(tab, "Wrong only with the method", range(9), gallery)
+    update = classify_tab.ClassifyTab._birds(tab, "Wrong only with the method", range(9), gallery)
     assert update["visible"]
     assert "Wrong only with the method: the first 8 of 9" in update["value"]
-    assert not tabs.SearchTab._birds(tab, "Wrong only with the method", [], gallery)["visible"]
+    nothing = classify_tab.ClassifyTab._birds(tab, "Wrong only with the method", [], gallery)
+    assert not nothing["visible"]
 
 
 def test_the_first_click_immediately_announces_that_the_model_is_loading(

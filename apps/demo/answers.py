@@ -81,7 +81,8 @@ class Answer:
         if row not in self.before.rows:
             return " (new)"
         was = self.before.rows.index(row)
-        return "" if was == found.rows.index(row) else f" (was {was + 1})"
+        # The no-break space keeps the words in parentheses on one line.
+        return "" if was == found.rows.index(row) else f" (was\N{NO-BREAK SPACE}{was + 1})"
 
     def left(self, found: Found) -> dict[int, str]:
         """Return the images shown as found that are not shown in a row: row -> "2. man"."""

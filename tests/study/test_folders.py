@@ -1,14 +1,19 @@
 """Test folders of pictures that contain files added by operating systems: other files are skipped
 and reported."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import vldebias
+from vldebias.data.cache import embed_images
 from vldebias.data.labelled_folder import images_of_folder
-from vldebias.errors import SuspectInputWarning
+from vldebias.errors import ReferenceWarning, SuspectInputWarning
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.methods import Reference
 from vldebias.miniature import open_world
 from vldebias.report.result import Result
 from vldebias.report.text import sentences
@@ -69,3 +74,50 @@ def test_a_result_begins_with_the_skipped_files(people: Path) -> None:
     first, second = sentences(after)[:2]
     assert first.startswith("Left out 2 images that cannot be read: male/broken0.jpg")
     assert second.startswith("Left out 8 files without an image: ")
+
+
+@pytest.fixture(scope="module")
+def birds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Save 150 pictures of birds, 24 of which are labelled as `vldebias label` does."""
+    folder = tmp_path_factory.mktemp("birds")
+    world = open_world("birds", n=150, split="reference")
+    kinds = world.column("label")
+    labels = []
+    answers = []
+    for number in range(len(world)):
+        world.read(number).save(folder / f"{number:03}.png")
+        labels.append(kinds.names[kinds.codes[number]] if number < 24 else "")
+        answer = {"format_version": 1, "image": f"{number:03}.png", "annotator": "me"}
+        answer |= {"attribute": "class", "value": labels[-1], "time": "2026-01-01T00:00:00Z"}
+        if labels[-1]:
+            answers.append(json.dumps(answer))
+    (folder / "answers.jsonl").write_text("\n".join(answers) + "\n")
+    return folder, labels
+
+
+def test_debias_reads_the_labels_of_a_folder(birds: tuple[Path, list[str]]) -> None:
+    folder, labels = birds
+    images = images_of_folder(folder)
+    column = images.column("class")
+    assert [column.names[code] if code >= 0 else "" for code in column.codes] == labels
+    loaded = vldebias.load_host("miniature")
+    rows = embed_images(images, image_encoder(loaded.host, loaded.preprocess, name=loaded.name))
+    reference = Reference(rows.features, labels={"class": labels})
+    expected = vldebias.fit_projections(loaded, "waterbirds", reference=reference).only
+    with pytest.warns(ReferenceWarning, match="fitted to text alone"):
+        unlabelled = vldebias.fit_projections(loaded, "waterbirds", reference=rows.features).only
+    probe = torch.eye(expected.dim, dtype=torch.float64)
+    with vldebias.debias(loaded, "waterbirds", reference=folder) as attached:
+        edit = attached.projections["text"]
+        assert torch.allclose(edit(probe), expected(probe), atol=1e-6)
+        assert not torch.allclose(edit(probe), unlabelled(probe), atol=1e-3)
+
+
+def test_answers_are_reported_as_unread_without_the_programs(
+    birds: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vldebias.programs.hooks", lambda name: iter(()))
+    with pytest.warns(SuspectInputWarning, match=r"answers\.jsonl: not read, because the programs"):
+        images = images_of_folder(birds[0])
+    assert len(images) == 150
+    assert [*images.labels] == ["folder"]

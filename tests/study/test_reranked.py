@@ -1,5 +1,6 @@
 """Test the "rerank" row of retrieval tables, which uses zero-shot labels and no edit."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,31 @@ def test_each_resample_is_reranked() -> None:
             assert order[places][0::1][labels[order[places]] == label].tolist() == repeated[:15]
     plain = resampled_places(order, weights, 30)
     assert (labels[order][plain].sum(axis=1) != 15).any()
+
+
+def test_labelled_images_of_other_attributes_are_drawn_and_not_measured(
+    world: dict[str, Any],
+) -> None:
+    ages = make_prompt_set("age", {"young": ["young"], "senior": ["senior"]}, JOBS)
+    renamed = {}
+    for text, row in world["texts"].items():
+        renamed[text.replace(" male", " young").replace("female", "senior")] = row
+    labels = np.where(world["labels"] == "male", "young", "senior")
+    mine = {**world, "texts": renamed, "labels": labels}
+    found = measured(mine, ["none", "rerank"], attribute=ages)
+    (provenance,) = found.provenance
+    drawn = np.random.default_rng(0).permutation(N)[:20]
+    assert (provenance.n["labelled, not measured"], provenance.n["images"]) == (20, N - 20)
+    assert re.search(r"age: 20 labels, \d+ of 20 right when left out", provenance.description)
+    # The other rows are measured on the same images, and the drawn labels correct the border.
+    rest = measured(mine, ["none"], np.setdiff1d(np.arange(N), drawn), attribute=ages)
+    for query in QUERIES:
+        row, other = (
+            one.row(provenance.task, f"max_skew@{K}", "none", subset=query) for one in (found, rest)
+        )
+        assert row.value == pytest.approx(other.value)
+    assert found.row(provenance.task, f"max_skew@{K}", "rerank").change[2] < 0
+    assert "labelled, not measured" not in rest.provenance[0].n
 
 
 def test_gallery_shares_are_used_if_they_are_the_prior(world: dict[str, Any]) -> None:

@@ -123,7 +123,7 @@ class Answer:
         if not self.left_out:
             return ""
         shots = "near-duplicate shot" if self.left_out == 1 else "near-duplicate shots"
-        return f"Left out: {self.left_out} {shots} of the same scenes."
+        return f"Left out: {self.left_out} {shots} of scenes that are shown."
 
     def counted(self) -> str:
         """Describe which images are shown and how they are counted."""

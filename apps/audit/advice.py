@@ -139,7 +139,7 @@ def audit(
 
     >>> result = audit(["A photo of a nurse."], "gender", pipe="miniature")
     >>> list(result.provenance[0].settings["prompts"].values())
-    ['counted, leans female: rewrite it or use a method']
+    ['counted, leans male: rewrite it or use a method']
     """
     start = time.monotonic()
     listed = prompt_list(prompts, column)

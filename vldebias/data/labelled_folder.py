@@ -33,6 +33,13 @@ def images_of_folder(folder: str | Path) -> ImageData:
 
     Warns:
         SuspectInputWarning: If answers cannot be read, because the programs are not installed.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from PIL import Image
+    >>> with TemporaryDirectory() as folder:
+    ...     Image.new("RGB", (8, 8)).save(f"{folder}/1.png")
+    ...     print(images_of_folder(folder).ids)
+    ('1.png',)
     """
     folder = Path(folder)
     below, litter = files_below(folder)

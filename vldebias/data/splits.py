@@ -28,6 +28,10 @@ def spellings(split: str) -> tuple[str, ...]:
 def files_name_split(files: Iterable[str | Path], split: str) -> bool:
     """Return True if all file names consist of a split and a part number, as on the hub.
 
+    Args:
+        files: the files.
+        split: the split, in any spelling.
+
     >>> files_name_split(["data/validation-00000-of-00001.parquet"], "val")
     True
     """
@@ -64,7 +68,13 @@ def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.in
 
 
 def no_split_column(data: str | Path, split: str, columns: Iterable[str]) -> InvalidInputError:
-    """Return the error for a split of data without a split column."""
+    """Return the error for a split of data without a split column.
+
+    Args:
+        data: the file or folder, for the message.
+        split: the split that was asked for.
+        columns: the columns that there are.
+    """
     return InvalidInputError(
         f"{data}: got split {split!r}, but there is no column {SPLIT!r}; the columns are"
         f" {list(columns)}; add it, use all rows (--split all), omit --val-split, or pass another"

@@ -281,7 +281,12 @@ def running_call(pipe: object) -> MutableMapping[str, object] | None:
 
 
 def receives(pipe: object, argument: str) -> bool:
-    """Return whether a running `__call__` of the pipeline or of its base received an argument."""
+    """Return whether a running `__call__` of the pipeline or of its base received an argument.
+
+    Args:
+        pipe: the pipeline.
+        argument: the name of the argument.
+    """
     return any(variables.get(argument) is not None for variables in _running_calls(pipe))
 
 

@@ -102,7 +102,7 @@ def test_a_file_name_is_not_balanced_silently() -> None:
     ("command", "words"),
     [
         ("train --data captions --label specie", "did you mean 'species'?"),
-        ("rerank bad.json --attribute gender", "expected an object with a value per column"),
+        ("rerank bad.json --attribute gender", "expected an object for each row"),
         (
             "debias gender --method cali+equalise --model miniature --reference f.npy",
             "image features have width 4",

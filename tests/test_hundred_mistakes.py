@@ -208,8 +208,8 @@ MISTAKES = [
     ),
     (
         'evaluate(model, "shop.csv", attribute="gender", tokenizer=tokenizer)',
-        "open_data('manifest', 'shop.csv')",
-        "open_data('manifest', 'shop.csv')",
+        "the model has no preprocessing; pass features (n, d)",
+        EVALUATED,
     ),
     (
         'evaluate(model, photo, attribute="gender")',
@@ -326,7 +326,7 @@ MISTAKES = [
     ),
     (
         "vldebias debias waterbirds --model miniature --reference photos/0.png --out e",
-        "expected a folder, a feature file",
+        "expected a folder, a table of images, a feature file",
         "vldebias debias waterbirds --model miniature --reference features.npz --out e",
     ),
     (

@@ -112,7 +112,6 @@ def test_a_suite_runs_by_path_and_its_report_can_be_recreated(tmp_path: Path) ->
         for command in (
             f"compare {QUICKSTART} {QUICKSTART}",
             f"report {QUICKSTART}",
-            f"runs {Path(QUICKSTART).parent}",
         )
     ),
     ("data cats", "unknown data set 'cats'"),

@@ -66,7 +66,7 @@ def test_json_preserves_every_character_of_a_text(capsys: pytest.CaptureFixture[
 def test_prompts_in_an_audit_list_are_never_formulas(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(FORMULAS), encoding="utf-8")
-    command = ("audit", str(prompts), "--attribute", "gender", "--model", "miniature")
+    command = ("audit", str(prompts), "--attribute", "gender")
     call(*command, "--out", str(tmp_path / "audit"))
     with (tmp_path / "audit" / "prompts.csv").open(encoding="utf-8", newline="") as file:
         cells = {row["prompt"] for row in csv.DictReader(file)}

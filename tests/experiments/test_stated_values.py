@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apps.audit.counts import FOLDER, find_calibration, read_counts
+from apps.audit.counts import CALIBRATIONS, FOLDER, read_counts
 from eval.experiments.stated_values import (
     BALANCED,
     ETHNICITIES,
@@ -85,7 +85,8 @@ def test_a_gap_of_zero_has_an_interval_that_shows_the_smallest_detectable_gap() 
 
 def test_the_audit_uses_the_counts_of_prompts_that_state_no_value() -> None:
     assert "Erik V." in (FOLDER / "sd35.LICENSE").read_text(encoding="utf-8")
-    counts = read_counts(find_calibration("sd35"), load_prompts("gender"))
+    (sd35,) = (calibration for calibration in CALIBRATIONS if calibration.name == "sd35")
+    counts = read_counts(sd35, load_prompts("gender"))
     images = read_images()
     plain = images[(images["gender"] == "") & (images["ethnicity"] == "")]
     plain = plain[plain["profession"] != ""].set_index("profession")

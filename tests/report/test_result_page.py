@@ -179,7 +179,6 @@ def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_p
     for value, group in ((0.9, "yes/male"), (0.2, "no/female"), (0.6, "no/male")):
         rows.append(figure("none", value, metric="accuracy", subset=group))
     rows.append(figure("none", 0.1, metric="suspect_labels"))
-    rows.append(figure("none", 0.3, metric="margin", subset="no"))
     advised = protocol("search", settings={"advice": ["gender can be read"]})
     page = render(result(rows, advised), tmp_path / "p.html", run_folder=tmp_path).read_text()
     table = page[page.index('class="front') : page.index("</table>")]
@@ -187,7 +186,6 @@ def test_every_sentence_of_advice_is_supported_by_a_row_of_the_first_table(tmp_p
     for word in ("linear probe", "nearest neighbour", "no/female", "labels that another class"):
         assert word in table
     assert "yes/male" not in table, "the worst group comes before the others"
-    assert "margin" not in table, "the brackets contain quartiles"
 
 
 def test_a_result_without_methods_states_what_was_measured(tmp_path: Path) -> None:

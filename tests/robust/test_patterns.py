@@ -4,7 +4,7 @@ import pytest
 
 from tests.robust.patterns import LIMIT, Pattern, patterns, worst_growth
 
-_LOCAL = 9  # patterns that are built from local variables
+_LOCAL = 11  # patterns that are built from local variables
 
 
 @pytest.mark.parametrize(

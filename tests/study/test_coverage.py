@@ -155,7 +155,7 @@ def test_the_code_of_the_simulations_runs() -> None:
             kinds.add(case.kind)
             for covered in simulation.simulate(case, 2, 0).values():
                 assert covered in (0.0, 0.5, 1.0)
-    assert len(kinds) == 13
+    assert len(kinds) == 12
     for scenario in simulation.scenarios():
         verdicts, _ = simulation.judged(scenario, np.random.default_rng(0), 12, 2)
         # With twelve units, two samples may be equal. With the committed sizes, they never are.

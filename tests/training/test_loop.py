@@ -443,6 +443,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "rince": {"q": 0.5},
     "hard_negative": {"beta": 2.0},
     "nuclr": {"popularity_lr": 0.1},
+    "isogclr": {"kl_radius": 1.0},
     "sigmoid": {"learn_temperature": True},
 }
 

@@ -216,9 +216,10 @@ class Inputs(Mapping[str, Any]):
         """Return image features from the model or the cache."""
         model = self.model
         if model.preprocess is None:
+            named = model.name or "the model"
             raise InvalidInputError(
-                f"{name}: got images, but {model.name} has no preprocessing; pass features (n, d),"
-                " or a model that has one, by name (such as miniature) or from `vldebias.load_host`"
+                f"{name}: got images, but {named} has no preprocessing; pass features (n, d), or a"
+                " model that has one, by name (such as miniature) or from `vldebias.load_host`"
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
         rows = embed_images(images, encoder, self.options.cache, progress=self.progress)

@@ -28,7 +28,7 @@ from tests.cli.conftest import call
 from vldebias import compare, evaluate_captions, load_prompts
 from vldebias.cli.common import write_run
 from vldebias.data.label_values import REFUSALS, UNDECIDED, is_refusal
-from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.errors import InvalidInputError
 from vldebias.measure.resampling import Interval
 from vldebias.report.gate import check_limits
 from vldebias.report.result import Result
@@ -477,10 +477,10 @@ def test_one_image_twice_is_one_image_with_two_captions() -> None:
     )
 
 
-def test_an_echoed_question_is_doubted() -> None:
+def test_an_echoed_question_is_not_read() -> None:
     texts = ["USER: Is it a man or a woman? ASSISTANT: A man."] * 4
-    with pytest.warns(SuspectInputWarning, match=r"4 of 4 texts state several .* the question"):
-        evaluate_captions({"image": range(4), "caption": texts, "label": ["male"] * 4})
+    result = evaluate_captions({"image": range(4), "caption": texts, "label": ["male"] * 4})
+    assert values(result)["said_right"] == 1
 
 
 class Polars:

@@ -88,7 +88,7 @@ class Counted:
         """Return the name of the counts in rows."""
         return NONE if self.calibration is None else self.calibration.name
 
-    def of(self, prompt: str) -> dict[str, float]:
+    def numbers_of(self, prompt: str) -> dict[str, float]:
         """Return value -> number of images of a prompt or its subject, or {} without any."""
         # A row for the prompt itself takes precedence over a row with the same subject.
         return self._of_text.get(prompt.casefold()) or self._of_text.get(subject(prompt), {})
@@ -172,7 +172,7 @@ def audit(
         split="texts",
         n={"prompts": len(advised)},
         settings={
-            "counts": ", ".join(models.values()) or "".join(one.source for one in sources),
+            "counts": ", ".join(models.values()) or "".join(source.source for source in sources),
             "intervals": f"exact, {LEVEL:.0%}",
             "values": values,
             "prompts": {row.prompt: row.advice for row in advised},
@@ -184,7 +184,7 @@ def audit(
     for source in sources:
         method = NONE if is_of_model else source.method
         for row in advised:
-            numbers = source.of(row.prompt) if row.rank < NOTHING else {}
+            numbers = source.numbers_of(row.prompt) if row.rank < NOTHING else {}
             if numbers:
                 _add_shares(result, row.prompt, numbers, method)
     return Result.from_tasks("audit", [result], seconds=round(time.monotonic() - start, 3))
@@ -210,14 +210,17 @@ def _sources(name: str, attribute: PromptSet, counts: CountsSource | None) -> li
     if set(attribute.attributes) != {"male", "female"}:
         return []
     calibrations = known_calibrations(name)
-    return [Counted(one, one.source, read_counts(one, attribute)) for one in calibrations]
+    return [
+        Counted(calibration, calibration.source, read_counts(calibration, attribute))
+        for calibration in calibrations
+    ]
 
 
 def _title(advised: Sequence[AdvisedPrompt], sources: Sequence[Counted]) -> str:
     """Return the title of an audit, such as "Who appears: 8 images of each prompt"."""
     if len(sources) != 1 or sources[0].calibration is not None:
         return "Who appears in images of these subjects"
-    totals = [round(sum(sources[0].of(row.prompt).values())) for row in advised]
+    totals = [round(sum(sources[0].numbers_of(row.prompt).values())) for row in advised]
     numbers = [n for n in totals if n]
     if not numbers:
         return "Who appears in images of these subjects"
@@ -251,7 +254,7 @@ def _advise(
     words = StatedWords(attribute.stated_words)
     advised = []
     for text, reason, shows_several in zip(requested, reasons, several, strict=True):
-        numbers = [source.of(text) for source in sources]
+        numbers = [source.numbers_of(text) for source in sources]
         if any(numbers):
             # A judged concept describes a person, even if the rules do not recognise it.
             reason = None
@@ -267,7 +270,7 @@ def _advise(
         elif is_of_model:
             advised.append(_of_model(text, numbers[0]))
         else:
-            advised.append(_of_other_models(text, [one for one in numbers if one]))
+            advised.append(_of_other_models(text, [shares for shares in numbers if shares]))
     largest = {}
     for row in advised:
         shares = [max(n.values()) / sum(n.values()) for n in _counts_of(row.prompt, sources)]
@@ -277,7 +280,7 @@ def _advise(
 
 def _counts_of(prompt: str, sources: Sequence[Counted]) -> list[dict[str, float]]:
     """Return the counts of a prompt's subject for each model that has any."""
-    return [numbers for source in sources if (numbers := source.of(prompt))]
+    return [numbers for source in sources if (numbers := source.numbers_of(prompt))]
 
 
 def _leaning(numbers: dict[str, float]) -> str:
@@ -349,7 +352,7 @@ def _sentences(
         sentences.insert(0 if 2 * n > len(advised) else 1, missing)
     leaning = [row for row in advised if row.rank == LEANS]
     for row in leaning[:1]:
-        numbers = sources[0].of(row.prompt)
+        numbers = sources[0].numbers_of(row.prompt)
         value = max(numbers, key=numbers.__getitem__)
         share, low, high = share_of(numbers, value)
         sentences.append(
@@ -366,7 +369,7 @@ def _sentences(
         return sentences
     shares = f"{quantity(len(counted), 'share')} {'was' if len(counted) == 1 else 'were'} counted"
     if sources[0].calibration is None:
-        n = sum(round(sum(sources[0].of(row.prompt).values())) for row in counted)
+        n = sum(round(sum(sources[0].numbers_of(row.prompt).values())) for row in counted)
         sentences.append(f"{shares} in {n:,} {sources[0].source}.")
     elif is_of_model:
         sentences.append(f"{shares} in judged images of the same subject ({sources[0].source}).")

@@ -95,12 +95,12 @@ def missing_labels(
     number_of = {name: re.sub(r"\.0+$", "", name) for name in rows if name not in {*values, *words}}
     negative = {name for name, number in number_of.items() if re.fullmatch(r"-\d+", number)}
     large = {name for name, number in number_of.items() if number in _LARGE_CODES}
-    others = {name for name in rows if name not in words | negative | large}
-    are_codes = all(_CODE.fullmatch(number_of.get(name, name)) for name in others)
+    remaining = {name for name in rows if name not in words | negative | large}
+    are_codes = all(_CODE.fullmatch(number_of.get(name, name)) for name in remaining)
     numbers = set()
     if {number_of[name] for name in negative} <= _NEGATIVE_CODES:
         numbers |= negative
-    if are_codes or not any(re.search(r"\d", name) for name in others):
+    if are_codes or not any(re.search(r"\d", name) for name in remaining):
         numbers |= large
     if len(set(rows) - words - numbers) < _LEAST_VALUES:
         numbers = set()

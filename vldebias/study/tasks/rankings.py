@@ -93,14 +93,16 @@ class LabelledImages:
             The images, or None if no method re-ranks, all attributes are gender, a label is not a
             value of its set, or a tenth of the images are too few.
         """
-        if not any(isinstance(one, Rerank) and not isinstance(one, Search) for one in methods):
+        if not any(
+            isinstance(method, Rerank) and not isinstance(method, Search) for method in methods
+        ):
             return None
         pairs = [
             (images.column(column), prompt_set)
             for column, prompt_set in zip(columns, sets, strict=False)
             if not is_gender(prompt_set.attributes)
         ]
-        names = [place_of(name, one) for labels, one in pairs for name in labels.names]
+        names = [place_of(name, attribute) for labels, attribute in pairs for name in labels.names]
         if not pairs or len(columns) != len(sets) or None in names:
             return None
         known = np.logical_and.reduce([labels.known for labels, _ in pairs])
@@ -114,7 +116,10 @@ class LabelledImages:
             return None
         mask = np.zeros(len(images), dtype=bool)
         mask[order[:n]] = True
-        values = {one.name: np.array(labels.names)[labels.codes[mask]] for labels, one in pairs}
+        values = {
+            attribute.name: np.array(labels.names)[labels.codes[mask]]
+            for labels, attribute in pairs
+        }
         return cls(mask, images.unit.select(mask)[:], values)
 
 
@@ -173,7 +178,9 @@ class Rankings:
             if isinstance(method, Search):
                 self.search(method, queries, k)
         reranking = [
-            one for one in methods if isinstance(one, Rerank) and not isinstance(one, Search)
+            method
+            for method in methods
+            if isinstance(method, Rerank) and not isinstance(method, Search)
         ]
         if not reranking:
             return

@@ -113,7 +113,10 @@ def labelled_groups(
             f" under the set's name: labels={{{names[0]!r}: [...]}}"
         )
     return [
-        _groups_of_column(labels[one.name], one) if one.name in labels else None for one in sets
+        _groups_of_column(labels[prompt_set.name], prompt_set)
+        if prompt_set.name in labels
+        else None
+        for prompt_set in sets
     ]
 
 
@@ -216,10 +219,10 @@ def taught_texts(texts: Floats, sample: Floats, rows: Floats, codes: Codes) -> F
     if min(map(len, used)) >= _FEWEST_CONFIDENT:
         chosen = np.concatenate(used)
         directions = discriminant(sample[chosen], nearest[chosen])
-    own = discriminant(rows, codes)
+    labelled = discriminant(rows, codes)
     weight = min(1.0, len(codes) / FULL_WEIGHT)
     directions = directions / _deviation(directions, sample)
-    directions = directions + weight * own / _deviation(own, sample)
+    directions = directions + weight * labelled / _deviation(labelled, sample)
     return as_texts(moved(directions, rows, codes, mean), texts, sample)
 
 

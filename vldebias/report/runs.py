@@ -116,7 +116,7 @@ def _run(file: Path, name: str) -> Run:
     result = Result.read(file)
     frame = readable(result)
     # A result without a verdict has no sentence.
-    said = [*sentences(result), "; ".join(dict.fromkeys(p.title for p in result.provenance))]
+    texts = [*sentences(result), "; ".join(dict.fromkeys(p.title for p in result.provenance))]
     models = dict.fromkeys(part.model for part in result.provenance)
     shares: dict[str, tuple[tuple[float, float, float], str]] = {}
     for row in frame[(frame.subset == "") & frame.kind.isin(["bias", "utility"])].itertuples():
@@ -124,7 +124,7 @@ def _run(file: Path, name: str) -> Run:
             measure = f"{row.task}: {row.measure}, {row.name}"
             shares[measure] = ((row.low, row.value, row.high), row.number)
     named = ", ".join(models)
-    return Run(_name(file, name), named, said[0], result.date or "", _page(file), shares)
+    return Run(_name(file, name), named, texts[0], result.date or "", _page(file), shares)
 
 
 def _name(file: Path, name: str) -> str:

@@ -185,7 +185,9 @@ class IndexGroups:
         problem = Problem(model, attribute)
         sets = problem.attributes
         role = problem.host.roles[0]
-        texts = [problem.zero_shot(each, role).numpy().astype(np.float64) for each in sets]
+        texts = [
+            problem.zero_shot(prompt_set, role).numpy().astype(np.float64) for prompt_set in sets
+        ]
         person = _direction_of_people(problem, role, texts, nobody)
         given = labelled_groups(labels or {}, sets)
         directions = _directions(texts, person)

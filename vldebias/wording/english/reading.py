@@ -116,12 +116,12 @@ class English(Language):
         if _are_related(text, [phrase for phrase, _ in marked], attribute):
             return ()
         heads = {phrase.head for phrase, _ in marked}
-        others = [
+        unmarked = [
             phrases
             for phrases in find_persons(text)
             if heads.isdisjoint(phrase.head for phrase in phrases)
         ]
-        return _mentions(text, attribute, marked, others)
+        return _mentions(text, attribute, marked, unmarked)
 
     def states(self, text: str, attribute: Attribute) -> bool:
         return states(text, attribute)
@@ -257,7 +257,7 @@ def _mentions(
     text: str,
     attribute: Attribute,
     subjects: Sequence[tuple[PersonPhrase, str]],
-    others: Persons = (),
+    further: Persons = (),
 ) -> tuple[Mention, ...]:
     """Create the mentions for phrases, with the reasons of those that cannot get a value.
 
@@ -265,9 +265,9 @@ def _mentions(
         text: The text.
         attribute: The attribute.
         subjects: Each phrase with a reason that is known already, or "".
-        others: The phrases of further people, whose values say nothing about the subjects.
+        further: The phrases of further people, whose values say nothing about the subjects.
     """
-    persons = [*([phrase] for phrase, _ in subjects), *others]
+    persons = [*([phrase] for phrase, _ in subjects), *further]
     is_stated = find_stated(text, persons, attribute)[: len(subjects)]
     found: list[Mention] = []
     n_open = 0

@@ -31,7 +31,8 @@ def test_the_table_fits_and_is_readable_in_a_browser(
         check_page(page, f"records-{width}-{scheme}", full=False)
         records = {record.name for record in read_records([RECORDS])}
         links = page.locator("tbody a, section > p a").evaluate_all("all => all.map(x => x.hash)")
-        assert {link.removeprefix("#") for link in links} == records
+        # The only record about race has nothing to be compared with.
+        assert {link.removeprefix("#") for link in links} == records - {"sd21-paper-race"}
         # A dot lies at its share of the width, and the dashed line of two values at one half.
         dot = page.locator(".dot", has_text="flux2-stay-fair")
         frame, circle, even = (dot.locator(x).bounding_box() for x in ("svg", ".all", ".even"))
@@ -41,7 +42,6 @@ def test_the_table_fits_and_is_readable_in_a_browser(
         # Tables are only open if there is no plot.
         assert page.locator("section:has(figure) details[open]").count() == 0
         assert page.locator("section:not(:has(figure)) details:not([open])").count() == 0
-        assert page.locator("section details[open]").count() > 0
         # Each profession has a small dot, and the most even professions of a group come first.
         assert dot.locator(".one").count() == 33
         groups = page.locator("figure").first.inner_text().split("100%: all")[1:]

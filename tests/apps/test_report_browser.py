@@ -36,7 +36,7 @@ def report(
         (folder / "p.txt").write_text(
             "A photo of a nurse.\nA photo of a firefighter.\nA photo of a female doctor.\n"
         )
-        command = f"audit {folder / 'p.txt'} --out {folder} --attribute gender --model miniature"
+        command = f"audit {folder / 'p.txt'} --out {folder} --attribute gender"
         assert CliRunner().invoke(app, command.split()).exit_code == 0
     else:
         result = Result.read(RESULTS / f"{request.param}.json")

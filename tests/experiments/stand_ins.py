@@ -197,8 +197,9 @@ def tables() -> None:
     rows.to_csv("labelled.csv", index=False)
     Path("train.csv").write_text("image,caption\n1.png,A woman cooks.\n2.png,A nurse at work.\n")
     committed = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
-    Path("results/quickstart").mkdir(parents=True)
-    shutil.copy(committed, "results/quickstart/result.json")
+    for name in ("first", "second"):
+        Path("results", name).mkdir(parents=True)
+        shutil.copy(committed, Path("results", name, "result.json"))
     Path("people.csv").write_text("image,sex\n" + "".join(f"{i}.png,f\n" for i in range(6)))
     for i in range(6):
         save(Path(f"{i}.png"), i)

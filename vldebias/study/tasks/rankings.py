@@ -79,6 +79,7 @@ class LabelledImages:
         columns: Sequence[str],
         sets: Sequence[PromptSet],
         seed: int,
+        k: int,
     ) -> LabelledImages | None:
         """Draw labelled images for attributes other than gender, 20 or two of each value.
 
@@ -88,10 +89,11 @@ class LabelledImages:
             columns: the columns of the attributes.
             sets: their prompt sets.
             seed: random seed.
+            k: the largest number of results that is measured.
 
         Returns:
             The images, or None if no method re-ranks, all attributes are gender, a label is not a
-            value of its set, or a tenth of the images are too few.
+            value of its set, a tenth of the images are too few, or fewer than k would be left.
         """
         if not any(
             isinstance(method, Rerank) and not isinstance(method, Search) for method in methods
@@ -112,7 +114,7 @@ class LabelledImages:
             for code in np.unique(labels.codes[order]):
                 # The place of the second image with this value.
                 n = max(n, *(np.flatnonzero(labels.codes[order] == code)[:2] + 1))
-        if 10 * n > len(order):
+        if 10 * n > len(order) or len(order) - n < k:
             return None
         mask = np.zeros(len(images), dtype=bool)
         mask[order[:n]] = True

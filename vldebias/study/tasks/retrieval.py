@@ -182,7 +182,7 @@ class RetrievalTask(ImageTask):
                 labels = cross(*map(images.column, columns))
                 doubt_labels(images, columns, sets)
                 labelled = LabelledImages.draw(
-                    self.compared_methods(), images, columns, sets, self.seed
+                    self.compared_methods(), images, columns, sets, self.seed, max(self.k)
                 )
                 if labelled is not None:
                     labels = Labels(np.where(labelled.mask, -1, labels.codes), labels.names)

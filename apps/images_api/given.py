@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 # A URL, a data URL or the id of an uploaded file.
 _ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*://|data:|file-)\S", re.IGNORECASE)
-_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\r\n]+=*\s*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_\-\r\n]+=*")
 _LONG = 64  # length above which base64 cannot be a setting, such as a format or a size
 # Fields that contain an image itself, so that short base64 is an image, too.
 _WHOLE = re.compile(r"(?:images?|data|b64_json)$", re.IGNORECASE)
@@ -51,7 +51,7 @@ def _is_image(name: str, text: str) -> bool:
         return bool(text.strip())
     if _ADDRESS.match(text.strip()):
         return True
-    if not _BASE64.fullmatch(text):
+    if not _BASE64.fullmatch(text.strip()):
         return False
     # Words such as "auto" have the form of base64, too.
     is_short = bool(_WHOLE.search(name)) and len(text) % 4 == 0 and not text.islower()

@@ -244,9 +244,12 @@ class PersonReader:
         further: list[Mention] = []
         for span in spans:
             mention = Mention("", span[1], span[1], span)
-            next_word = re.compile(r"\s+(?=\w)").match(blank, span[1])
-            if next_word and not self.attribute.has_phrases:
-                for person in reader.find_marked(blank, self.attribute, [next_word.end()]):
+            rest = blank[span[1] :]
+            next_word = rest.lstrip()
+            is_word = next_word[:1].isalnum() and next_word != rest
+            if is_word and not self.attribute.has_phrases:
+                place = len(blank) - len(next_word)
+                for person in reader.find_marked(blank, self.attribute, [place]):
                     mention = person._replace(place=span)
             first = firsts.setdefault(mention.noun.lower(), mention)
             further += [mention] * (first is not mention)

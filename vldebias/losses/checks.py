@@ -11,6 +11,7 @@ from torch import Tensor
 from vldebias.errors import InvalidInputError, warn
 
 _HALF = (torch.float16, torch.bfloat16)
+_FLOATS = (torch.float32, torch.float64, *_HALF)
 _NORM_TOLERANCE = 0.1  # allows for rounding in half precision
 _READ: set[tuple[str, torch.device]] = set()  # arguments that have been read on a GPU
 
@@ -27,31 +28,22 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             device.
     """
     for name, features in (("image_features", image_features), ("text_features", text_features)):
-        if not isinstance(features, Tensor):
+        is_known = isinstance(features, Tensor) and features.dtype in _FLOATS
+        if not is_known or features.ndim != 2:
             raise InvalidInputError(
-                f"{name}: expected a tensor (n, d), got {type(features).__name__}"
+                f"{name}: expected a floating-point tensor (n, d), the output of an encoder, got"
+                f" {described(features)}"
             )
-        if features.dtype not in (torch.float32, torch.float64, *_HALF):
+    for name, image, text in (
+        ("shape", tuple(image_features.shape), tuple(text_features.shape)),
+        ("device", image_features.device, text_features.device),
+        ("dtype", image_features.dtype, text_features.dtype),
+    ):
+        if image != text:
             raise InvalidInputError(
-                f"{name}: expected floating point features, got {features.dtype}; encode first"
+                f"expected image_features and text_features of the same {name}, got {image} and"
+                f" {text}; their rows form pairs"
             )
-        if features.ndim != 2:
-            raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
-    if image_features.shape != text_features.shape:
-        raise InvalidInputError(
-            "expected image_features and text_features of the same shape, whose rows form pairs,"
-            f" got {tuple(image_features.shape)} and {tuple(text_features.shape)}"
-        )
-    if image_features.device != text_features.device:
-        raise InvalidInputError(
-            "expected features on the same device, got"
-            f" {image_features.device} and {text_features.device}; move one of them"
-        )
-    if image_features.dtype != text_features.dtype:
-        raise InvalidInputError(
-            "expected features of the same dtype, got"
-            f" {image_features.dtype} and {text_features.dtype}; convert one of them"
-        )
     # bfloat16 has 8 significant bits. Logits at t = 0.01 lie between 64 and 128, where its numbers
     # are 0.5 apart, so a logit would be off by up to 0.25.
     if image_features.dtype in _HALF:
@@ -68,8 +60,8 @@ def check_temperature(temperature: float | Tensor) -> None:
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
             raise InvalidInputError(
-                "temperature: expected a number or a floating point tensor of shape (), "
-                f"got a {temperature.dtype} tensor of shape {tuple(temperature.shape)}"
+                "temperature: expected a number or a floating point tensor of shape (), got"
+                f" {described(temperature)}"
             )
         if not _is_readable("temperature", temperature):
             return
@@ -147,18 +139,6 @@ def check_count(name: str, value: int, least: int) -> None:
         )
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise an error if a value is not among the choices.
-
-    Args:
-        name: name of the argument, for the message.
-        value: the argument to check.
-        choices: allowed values.
-    """
-    if value not in choices:
-        raise InvalidInputError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
-
-
 def check_labels(name: str, labels: Tensor, n: int) -> None:
     """Raise an error unless labels are integers (n,), one per feature row.
 
@@ -167,11 +147,16 @@ def check_labels(name: str, labels: Tensor, n: int) -> None:
         labels: the labels to check.
         n: number of feature rows.
     """
-    received = type(labels).__name__
-    if isinstance(labels, Tensor):
-        if not labels.is_floating_point() and tuple(labels.shape) == (n,):
-            return
-        received = f"{labels.dtype} {tuple(labels.shape)}"
-    raise InvalidInputError(
-        f"{name}: expected an integer tensor of shape ({n},), one per row, got {received}"
-    )
+    is_integer = isinstance(labels, Tensor) and not labels.is_floating_point()
+    if not is_integer or tuple(labels.shape) != (n,):
+        raise InvalidInputError(
+            f"{name}: expected an integer tensor of shape ({n},), one per row, got"
+            f" {described(labels)}"
+        )
+
+
+def described(value: object) -> str:
+    """Return a tensor's dtype and shape, a number, or the type of anything else, for a message."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    return repr(value) if isinstance(value, Real) else type(value).__name__

@@ -21,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.losses.checks import (
-    check_choice,
     check_count,
     check_temperature,
     matched,
@@ -38,6 +37,7 @@ from vldebias.losses.sums import (
     rows_at_once,
     slope_dtype,
 )
+from vldebias.utils.registry import check_choice
 
 _PRECISIONS = {
     "autocast": None,
@@ -108,8 +108,7 @@ class Contrast:
     ) -> None:
         check_temperature(temperature)
         check_choice("precision", precision, tuple(_PRECISIONS))
-        if reduction not in ("mean", "none"):
-            raise InvalidInputError(f"reduction: expected 'mean' or 'none', got {reduction!r}")
+        check_choice("reduction", reduction, ("mean", "none"))
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, 1)
         self.reduction = reduction
@@ -315,15 +314,14 @@ class Contrast:
 
             if self.chunk_size is None:
                 return torch.stack([loss_of_block(k, slice(0, n)) for k in (0, 1)])
-            losses = []
-            for k in (0, 1):
-                blocks = []
-                for block in row_blocks(n, self.chunk_size):
-                    # Recompute each block in the backward pass, because autograd would otherwise
-                    # keep all (n, N) similarities.
-                    blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
-                losses.append(torch.cat(blocks))
-            return torch.stack(losses)
+            # Recompute each block in the backward pass, because autograd would otherwise keep all
+            # (n, N) similarities.
+            losses = [
+                checkpoint(loss_of_block, k, block, use_reentrant=False)
+                for k in (0, 1)
+                for block in row_blocks(n, self.chunk_size)
+            ]
+            return torch.cat(losses).view(2, n)
 
     def products(self, anchors: Tensor, columns: Tensor) -> Tensor:
         """Return <anchor_i, column_j> (c, N) in the precision of this batch.

@@ -87,10 +87,7 @@ def _inconsistencies(batch: Contrast, cross_modal: float, in_modal: float) -> Te
         return even * (e.square() + transposed.square()).sum(1) + odd * (e * transposed).sum(1)
 
     start, stop = batch.rows.start, batch.rows.stop
-    blocks = [
-        slice(start + block.start, start + block.stop)
-        for block in row_blocks(stop - start, batch.chunk_size or stop - start)
-    ]
+    blocks = row_blocks(stop, batch.chunk_size or stop - start, start)
     return torch.cat([checkpoint(terms, block, use_reentrant=False) for block in blocks])
 
 

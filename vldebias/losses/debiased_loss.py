@@ -10,9 +10,10 @@ from torch import Tensor
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.catalog import DebiasedSettings, HardNegativeSettings
-from vldebias.losses.checks import check_choice, check_interval
+from vldebias.losses.checks import check_interval, described
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 from vldebias.losses.sums import softplus
+from vldebias.utils.registry import check_choice
 
 Positives = Tensor | tuple[Tensor, Tensor]
 BelowFloor = Literal["floor", "biased"]
@@ -23,24 +24,15 @@ _FLOORED = 0.05
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
     """Raise an error unless there are M >= 1 positives per row, with the same M for both sides."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
-    for side in sides:
-        if not isinstance(side, Tensor):
-            raise InvalidInputError(
-                "positives: expected a tensor (n, M, d) or a tuple of two, got"
-                f" {type(side).__name__}"
-            )
-    shapes = [tuple(side.shape) for side in sides]
     n, d = image_features.shape
-    fits = (
-        len(sides[0].shape) == 3
-        and shapes == [(n, sides[0].shape[1], d)] * 2
-        and sides[0].shape[1] >= 1
-    )
-    if not fits or not all(side.is_floating_point() for side in sides):
+    are_floats = all(isinstance(side, Tensor) and side.is_floating_point() for side in sides)
+    shapes = {tuple(side.shape) for side in sides} if are_floats else set()
+    fits = all(len(shape) == 3 and shape == (n, max(shape[1], 1), d) for shape in shapes)
+    if len(shapes) != 1 or not fits:
         raise InvalidInputError(
             f"positives: expected a floating-point tensor of shape ({n}, M, {d}), or a tuple of two"
-            " (one per direction), with M >= 1 samples along the second axis; got shape"
-            f" {', '.join(map(str, shapes))} and dtype {sides[0].dtype}"
+            " (one per direction), with M >= 1 samples along the second axis; got"
+            f" {' and '.join(map(described, sides))}"
         )
 
 
@@ -246,9 +238,6 @@ class Debiased(ContrastiveLoss[DebiasedSettings]):
     """
 
     function = staticmethod(debiased)
-    tau_plus: float
-    floor: float | None
-    below_floor: BelowFloor
 
     @classmethod
     def from_settings(cls, settings: DebiasedSettings, **options: Unpack[ModuleOptions]) -> Self:

@@ -125,8 +125,6 @@ class GCE(ContrastiveLoss[GCESettings]):
 
     function = staticmethod(gce)
     reads_labels = True
-    q: float
-    smoothing: float
 
     @classmethod
     def from_settings(cls, settings: GCESettings, **options: Unpack[ModuleOptions]) -> Self:

@@ -171,7 +171,6 @@ class RINCE(ContrastiveLoss[RINCESettings]):
 
     function = staticmethod(rince)
     q: float
-    lam: float | None
 
     @classmethod
     def from_settings(cls, settings: RINCESettings, **options: Unpack[ModuleOptions]) -> Self:

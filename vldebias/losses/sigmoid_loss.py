@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.catalog import NoSettings
+from vldebias.losses.checks import described
 from vldebias.losses.contrast import BatchOptions, Contrast, ContrastiveLoss, ModuleOptions
 from vldebias.losses.sums import softplus
 
@@ -69,14 +70,13 @@ def _check_bias(bias: float | Tensor) -> None:
     """
     if isinstance(bias, Tensor):
         is_valid = bias.ndim == 0 and bias.is_floating_point()
-        received = f"a {bias.dtype} tensor of shape {tuple(bias.shape)}"
     else:
-        received = repr(bias)
         is_number = isinstance(bias, Real) and not isinstance(bias, bool)
         is_valid = is_number and abs(bias) <= torch.finfo(torch.float32).max
     if not is_valid:
         raise InvalidInputError(
-            f"bias: expected a finite number or a floating point tensor of shape (), got {received}"
+            "bias: expected a finite number or a floating point tensor of shape (), got"
+            f" {described(bias)}"
         )
 
 

@@ -369,7 +369,6 @@ class Spread(ContrastiveLoss[SpreadSettings]):
 
     function = staticmethod(spread)
     reads_labels = True
-    alpha: float
 
     def __init__(self, *, within_view: bool = True, **settings: Any) -> None:
         super().__init__(within_view=within_view, **settings)

@@ -642,12 +642,13 @@ def rows_at_once(rows: Tensor, columns: Tensor) -> int:
     return max(_AT_ONCE // max(len(columns), 1), 1)
 
 
-def row_blocks(n: int, size: int) -> Iterator[slice]:
+def row_blocks(n: int, size: int, first: int = 0) -> Iterator[slice]:
     """Yield the row slice of each block.
 
     Args:
-        n: number of rows.
+        n: row after the last one.
         size: rows per block; the last block may be smaller.
+        first: first row.
     """
-    for start in range(0, n, size):
+    for start in range(first, n, size):
         yield slice(start, min(start + size, n))

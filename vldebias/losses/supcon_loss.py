@@ -71,16 +71,12 @@ def supcon(
             totals = [totals[0] + totals[1]] * 2
         # index_select has a faster gradient than an index.
         sums = [total.index_select(0, anchor_classes) for total in totals[::-1]]
-        scores = torch.stack(
-            [(a * rows).sum(1) for a, rows in zip(batch.anchors, sums, strict=True)]
-        )
+        anchors = torch.stack(batch.anchors)
+        scores = (anchors * torch.stack(sums)).sum(2)
         if batch.within_view:
             # P contains the rows of both views, but not the anchor itself.
-            own_scores = [
-                (a * side[batch.rows]).sum(1)
-                for a, side in zip(batch.anchors, batch.joint, strict=True)
-            ]
-            scores = scores - torch.stack(own_scores)
+            own_rows = torch.stack([side[batch.rows] for side in batch.joint])
+            scores = scores - (anchors * own_rows).sum(2)
             count = 2 * count - 1
         return batch.reduce(log_all - scores / count)
 

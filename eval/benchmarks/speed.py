@@ -17,6 +17,7 @@ For generation, training, labelling and serving, see `eval.benchmarks.overheads`
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
 import sys
@@ -79,7 +80,7 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def of_losses(
-    batches: Iterable[int] = (256, 4096), repetitions: int | None = None
+    batches: Iterable[int] = (256, 1024, 4096), repetitions: int | None = None
 ) -> Iterator[Row]:
     """Compare the value and gradients of losses, in full and in blocks, with open_clip's loss.
 
@@ -95,6 +96,19 @@ def of_losses(
 
     def siglip(x: Tensor, y: Tensor) -> Tensor:
         return SigLipLoss()(x, y, torch.tensor(1 / T), torch.tensor(-10.0))
+
+    def cyclip(x: Tensor, y: Tensor) -> Tensor:
+        across = x @ y.T
+        within = x @ x.T - y @ y.T
+        inconsistencies = (across - across.T).square() + within.square()
+        return clip(x, y) + inconsistencies.sum(1).mean() / 4
+
+    def isogclr(x: Tensor, y: Tensor, kl_radius: float = 3.0) -> Tensor:
+        cosines = x @ y.T
+        negatives = cosines.masked_fill(torch.eye(len(x), dtype=torch.bool), -torch.inf) / T
+        sums = torch.stack([negatives.logsumexp(axis) for axis in (0, 1)])
+        log_means = sums - cosines.diagonal() / T - math.log(len(x) - 1)
+        return T * (log_means + kl_radius).mean()
 
     simclr = partial(losses.info_nce, temperature=T, within_view=True)
     for batch in batches:
@@ -117,6 +131,16 @@ def of_losses(
         cells["sogclr"] = (sogclr, clip, info_nce, clip)
         nuclr = losses.NUCLR(batch, temperature=T, popularity_lr=0.1)
         cells["nuclr"] = (partial(nuclr, index=different), clip, info_nce, clip)
+        consistent = partial(losses.cyclip, temperature=T)
+        cells["cyclip"] = (consistent, clip, consistent, cyclip)
+        learned = losses.ISogCLR(batch, temperature=T)
+        fixed = losses.ISogCLR(batch, temperature=T, temperature_lr=0.0)
+        cells["isogclr"] = (
+            partial(learned, index=different),
+            clip,
+            partial(fixed, index=different),
+            isogclr,
+        )
         # Without shared classes or captions, these are the losses next to them.
         gce = partial(losses.gce, temperature=T)
         alone = partial(gce, captions=different, q=0.0)
@@ -137,7 +161,7 @@ def of_losses(
                 f"batch {batch}",
                 partial(step, timed, batch),
                 partial(step, plain, batch),
-                repetitions or (41 if batch < 1000 else 3),
+                repetitions or {256: 41, 1024: 9}.get(batch, 3),
                 difference=difference,
                 within=1e-4,
             )

@@ -98,6 +98,7 @@ def measure_gallery(gallery: embeddings.Gallery, name: str) -> TaskResult:
                 f" {len(gallery.queries)} professions; intervals over professions."
             ),
             model="CLIP ViT-B/32 openai",
+            methods={TRUE_LABELS: {"uses_labels": True}},
             seeds=[SEED],
             n=n,
             settings={

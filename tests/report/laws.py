@@ -115,10 +115,14 @@ def _missing_costs(conclusion: Conclusion, rows: list[Any]) -> list[str]:
 
 def _unsupported_baselines(conclusion: Conclusion, rows: list[Any]) -> list[str]:
     """Check that a baseline is only called better or worse if the interval of its paired difference
-    excludes zero."""
+    excludes zero, and another method only if the intervals do not overlap."""
     word = re.search("which is (better|worse)", conclusion.baseline)
     if word is None:
         return []
+    low, high = conclusion.interval
+    for row in _measured(conclusion, rows):
+        if row.number in conclusion.baseline and row.method != "none@median":
+            return [] if row.low > high or row.high < low else [f"{row.method}: overlaps"]
     methods = {row.method for row in rows if row.name == conclusion.method}
     for row in rows:
         is_difference = row.metric == "difference_to_median" and row.method in methods

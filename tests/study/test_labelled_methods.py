@@ -14,7 +14,7 @@ from vldebias.methods import EditMethod, Need, Problem, get_edit_method, get_met
 from vldebias.projection.edit import Edit
 from vldebias.study import Result
 from vldebias.study.evaluating import evaluate
-from vldebias.study.tasks.images import disjoint
+from vldebias.study.tasks.images import NOT_MEASURED, disjoint
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
@@ -138,3 +138,35 @@ def test_the_gallery_can_be_its_own_reference_without_labels() -> None:
     # It then uses zero-shot labels.
     blind, _ = disjoint(Embeddings.from_arrays(rows), gallery, methods=["leace"])
     assert blind is not None
+
+
+@pytest.mark.parametrize(("n_labelled", "n_measured"), [(20, 280), (300, 150)])
+def test_labelled_images_of_a_measured_folder_are_used_and_left_out(
+    n_labelled: int, n_measured: int
+) -> None:
+    gallery = part("test")
+    column = gallery.column("job")
+    jobs = [column.names[code] for code in column.codes]
+    known = [job if row < n_labelled else "" for row, job in enumerate(jobs)]
+    settings = {
+        "attribute": GENDER,
+        "task": "groups",
+        "label": "job",
+        "spurious": "gender",
+        "labels": {"job": jobs, "gender": gallery.column("gender")},
+        "reference": gallery.features,
+        "resamples": 20,
+    }
+    labels = {"class": known}
+    used = evaluate(
+        texts(), gallery.features, methods=["default"], reference_labels=labels, **settings
+    )
+    (protocol, *_) = used.provenance
+    assert protocol.n["images"] == n_measured
+    assert protocol.n[NOT_MEASURED] == len(jobs) - n_measured
+    assert "labelled" in protocol.methods["default+reference"]["choice"]["reason"]
+    # A method that needs labels of the attribute would learn from the images that are measured.
+    with pytest.raises(InvalidInputError, match="all of them are measured"):
+        evaluate(
+            texts(), gallery.features, methods=["leace"], reference_labels=labels, **settings
+        )

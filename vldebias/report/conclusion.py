@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import BaseModel
 
 from vldebias.measure.metric import TO_MEDIAN, get_metric
-from vldebias.measure.rows import MEDIAN, NONE, ON_VAL
+from vldebias.measure.rows import CHANCES, MEDIAN, NONE, ON_VAL
 from vldebias.report.table import (
     CLEAR,
     FLOAT_NOISE,
@@ -57,6 +57,7 @@ _WORDS_OF_METHOD = {
 # Utilities that overstate the loss, since they count equally good replacements as losses.
 UPPER_BOUNDS = ("retained",)
 UPPER_BOUND_LOSS = 0.1  # Smaller losses of such a utility are no reason to call a method costly.
+WHICH_IS_BETTER = ", which is better"
 UNCOUNTED = "too small a loss to count"
 AT_A_COST = "better, at a cost"
 
@@ -133,7 +134,7 @@ class Conclusion(BaseModel, extra="forbid"):
             line += f" (chance {self.chance:{form}})"
         if self.verdict == NO_VERDICT:
             line += "; the gallery is uneven, and the two priors disagree"
-        if ", which is better" in self.baseline:
+        if WHICH_IS_BETTER in self.baseline:
             line += f"; {self.baseline}"
         # The first cost without its interval: "accuracy 0.97 to 0.94 (-0.03 [-0.04, -0.01]); ...".
         costs = self.cost.split("; ")
@@ -505,14 +506,35 @@ def _on_val(block: Sequence[ReadableRow], row: ReadableRow) -> str:
 
 
 def _baseline(block: Sequence[ReadableRow], row: ReadableRow) -> str:
-    """Describe the value of a simple baseline, and how it compares with the method."""
-    for baseline in block:
-        is_same = (baseline.metric, baseline.subset) == (row.metric, row.subset)
-        if is_same and baseline.method in BASELINES:
-            words = f"{BASELINES[baseline.method]}, gives {baseline.number}"
+    """Describe the value of a simple baseline, or of a better method than the recommended one.
+
+    A method only counts as better if the two intervals do not overlap, because the best of several
+    methods seems better than it is. Methods that use labels have information that others lack.
+    """
+    words = ""
+    better: list[ReadableRow] = []
+    seen = set()
+    for other in block:
+        is_same = (other.metric, other.subset) == (row.metric, row.subset)
+        # The first row of a method is its own setting; others belong to a sweep over lambda.
+        if not is_same or other.method in seen:
+            continue
+        seen.add(other.method)
+        if other.method in BASELINES:
+            words = f"{BASELINES[other.method]}, gives {other.number}"
             comparison = _compared_with_median(block, row)
-            return f"{words}, {comparison}" if comparison else words
-    return ""
+            words = f"{words}, {comparison}" if comparison else words
+            continue
+        if row.method not in RECOMMENDED or other.uses_labels or other.method in CHANCES:
+            continue
+        is_higher = other.better == "higher" and other.low > row.high
+        is_lower = other.better == "lower" and other.high < row.low
+        if is_higher or is_lower:
+            better.append(other)
+    if better and WHICH_IS_BETTER not in words:
+        best = max(better, key=lambda other: abs(other.value - row.value))
+        return f"{words_of_method(best)} gives {best.number}{WHICH_IS_BETTER}"
+    return words
 
 
 def _compared_with_median(block: Sequence[ReadableRow], row: ReadableRow) -> str:

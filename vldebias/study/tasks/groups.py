@@ -45,7 +45,13 @@ from vldebias.study.inputs import Inputs
 from vldebias.study.split import Data
 from vldebias.study.task import AttributeField, register_task
 from vldebias.study.tasks.examples import Examples, Predictor
-from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
+from vldebias.study.tasks.images import (
+    NOT_MEASURED,
+    ImageTask,
+    facts_of,
+    sets_by_column,
+    taught_apart,
+)
 from vldebias.utils.arrays import Counts, Floats, Mask
 from vldebias.utils.options import Options
 from vldebias.utils.progress import SILENT, Progress
@@ -257,12 +263,19 @@ class GroupsTask(ImageTask):
                 weights do not match the groups.
         """
         columns = (self.label, self.spurious)
+        reference, images, reference_counts = taught_apart(
+            reference, images, self.methods, self.seed
+        )
+        if NOT_MEASURED in reference_counts:
+            progress.print_line(
+                f"{self.name}: the default learns from {reference_counts[NOT_MEASURED]} labelled"
+                f" images, so the other {len(images)} are measured"
+            )
         tested = GroupedImages(images, *columns, self.attribute)
         learning = None if train is None else GroupedImages(train, *columns, self.attribute)
         selecting = None if val is None else GroupedImages(val, *columns, self.attribute)
         check_images(images, texts, self.attribute.classes[0])
         doubt_labels(images, columns, [self.attribute])
-        reference, reference_counts = disjoint(reference, images, self.methods)
 
         with progress.bar(self.name) as advance:
             # Fit every method at its default lambda (None in the key), then at each lambda in the
@@ -275,9 +288,10 @@ class GroupsTask(ImageTask):
                 edit_of_key[method, None] = edit
             for method, lam in product(self._methods_with_lam(), dict.fromkeys(self.lams)):
                 if lam != facts_of_method[method].get("lam"):
-                    task = self.model_copy(update={"methods": (method,), "lam": lam})
-                    edits_at_lam = task.fit(texts, [self.attribute], reference=reference)
-                    edit_of_key[method, lam] = edits_at_lam[method]
+                    at_lam = self.model_copy(update={"methods": (method,), "lam": lam})
+                    edit_of_key[method, lam] = at_lam.fit(
+                        texts, [self.attribute], reference=reference
+                    )[method]
             if selecting is not None and self.lams:
                 self._add_lams_on_val(edit_of_key, facts_of_method, selecting, texts)
             advance(0, f"{len(edit_of_key)} methods")

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 from vldebias.data import Embeddings
 from vldebias.data.folders import left_out_of
 from vldebias.data.label_values import CLASS
+from vldebias.data.labels import UNKNOWN, Labels
 from vldebias.data.rows import UnitRows
 from vldebias.errors import InvalidInputError, warn_of_input
 from vldebias.hosts import Host, resolve
@@ -40,6 +41,9 @@ from vldebias.study.inputs import SPLITS, Inputs
 from vldebias.study.split import Data
 from vldebias.study.task import Task
 from vldebias.utils.schema import Lam, Share
+
+NOT_MEASURED = "labelled for the reference, not measured"
+"""How a result calls its number of images whose labels methods learn from."""
 
 if TYPE_CHECKING:
     from vldebias.methods.reference import Reference
@@ -359,12 +363,7 @@ def disjoint(
     """
     if reference is None:
         return None, {}
-    # Look up the reference images among the sorted hashes of the measured images. Compare content
-    # instead of names, since the same image may have several names.
-    measured = np.sort(_hashes(images.unit))
-    hashes = _hashes(reference.unit)
-    # np.isin would allocate about ten arrays of this size.
-    is_new = measured[np.searchsorted(measured, hashes) % len(measured)] != hashes
+    is_new = ~_are_in(_hashes(reference.unit), _hashes(images.unit))
     n_new = int(is_new.sum())
     n_measured = int((~is_new).sum())
     if n_new:
@@ -400,8 +399,56 @@ def disjoint(
     }
 
 
+def taught_apart(
+    reference: Embeddings | None, images: Embeddings, methods: Iterable[str | Compared], seed: int
+) -> tuple[Embeddings | None, Embeddings, dict[str, int]]:
+    """Apply `disjoint`, unless measured images must be left out so that their labels can be used.
+
+    If all reference images are measured and the classes of some are labelled, these are used to fit
+    methods and are not measured. At least half of the images are still measured: if more are
+    labelled, the seed selects the labels that are used.
+
+    Args:
+        reference: images used to fit methods, with the column "class" if classes are labelled.
+        images: images that the task measures.
+        methods: methods that are fitted to the reference.
+        seed: seed of the selection.
+
+    Returns:
+        The reference, the images to measure, and the numbers of reference images.
+    """
+    learns = any(Need.LABELS in get_compared(method).declaration.needs for method in methods)
+    if reference is not None and CLASS in reference.labels and not learns:
+        classes = reference.column(CLASS)
+        labelled = np.flatnonzero(classes.known)
+        hashes = _hashes(reference.unit)
+        measured = _hashes(images.unit)
+        if len(labelled) and _are_in(hashes, measured).all():
+            most = len(images) // 2
+            if len(labelled) > most:
+                labelled = np.random.default_rng(seed).choice(labelled, most, replace=False)
+            codes = np.full(len(reference), UNKNOWN)
+            codes[labelled] = classes.codes[labelled]
+            labels = {CLASS: Labels(codes, classes.names)}
+            images = images.select(~_are_in(measured, hashes[labelled]))
+            counts = {"reference images": len(reference), NOT_MEASURED: len(labelled)}
+            return replace(reference, labels=labels), images, counts
+    reference, counts = disjoint(reference, images, methods)
+    return reference, images, counts
+
+
+def _are_in(hashes: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask (n,) of the hashes that are among others, of which there is at least one."""
+    # np.isin would allocate about ten arrays of this size.
+    ordered = np.sort(others)
+    return ordered[np.searchsorted(ordered, hashes) % len(ordered)] == hashes
+
+
 def _hashes(rows: UnitRows) -> NDArray[np.int64]:
-    """Return 64-bit hashes (n,) of the bytes in each row."""
+    """Return 64-bit hashes (n,) of the bytes in each row.
+
+    Content is compared instead of names, because the same image may have several names.
+    """
     hashes = np.empty(len(rows), np.int64)
     place = 0
     for block in rows.split():

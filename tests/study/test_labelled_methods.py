@@ -167,6 +167,4 @@ def test_labelled_images_of_a_measured_folder_are_used_and_left_out(
     assert "labelled" in protocol.methods["default+reference"]["choice"]["reason"]
     # A method that needs labels of the attribute would learn from the images that are measured.
     with pytest.raises(InvalidInputError, match="all of them are measured"):
-        evaluate(
-            texts(), gallery.features, methods=["leace"], reference_labels=labels, **settings
-        )
+        evaluate(texts(), gallery.features, methods=["leace"], reference_labels=labels, **settings)

@@ -6,15 +6,17 @@ import ast
 import difflib
 import functools
 import inspect
+import os
 import re
 import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Integral, Real
 from pathlib import Path
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -179,9 +181,15 @@ def check_kind(name: str, value: object, kinds: Any, expected: str) -> None:
         InvalidInputError: If the value has another type.
     """
     if not isinstance(value, kinds):
-        is_plain = isinstance(value, str | int | float | list | None)
-        got = shortened(repr(value), 60) if is_plain else type(value).__name__
-        raise InvalidInputError(f"{name}: got {got}; expected {expected}")
+        raise InvalidInputError(f"{name}: got {received(value)}; expected {expected}")
+
+
+def received(value: object) -> str:
+    """Return a plain value, or the type of anything else, for a message about an argument."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    is_plain = isinstance(value, str | bytes | int | float | list | None)
+    return shortened(repr(value), 60) if is_plain else type(value).__name__
 
 
 def missing(package: str) -> MissingPackageError:
@@ -426,9 +434,12 @@ def did_you_mean(
 
 
 def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function, so that an unexpected keyword argument gets a hint.
+    """Decorate a function, so that wrong arguments get an error that says what was expected.
 
-    The hint is the parameter's new name, or what to do instead if it was removed.
+    For an unexpected keyword argument, this is the parameter's new name, or what to do instead if
+    it was removed. If the function fails with an error of Python or another library, and a plain
+    argument (a number, a string, a list of them) does not match its annotation, the error is about
+    this argument. The function itself checks all others, and may accept more than its annotations.
 
     >>> @explain_keywords
     ... def debias(host, attribute): ...
@@ -436,20 +447,88 @@ def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
     Traceback (most recent call last):
     TypeError: debias() got an unexpected keyword argument 'prompts'; did you mean 'attribute'?
     """
-    known = dict.fromkeys(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    known = list(parameters)
+    kinds = {name: _kinds_of(parameter.annotation) for name, parameter in parameters.items()}
+    forms = {parameter.kind for parameter in parameters.values()}
+    by_position = [] if inspect.Parameter.VAR_POSITIONAL in forms else known
+    has_options = inspect.Parameter.VAR_KEYWORD in forms
 
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         for name in keywords:
-            if name not in known:
+            if name not in known and not has_options:
                 hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
                 if hint is None:
-                    hint = did_you_mean(name, known, f"expected one of {', '.join(known)}")
+                    given = {*by_position[: len(args)], *keywords}
+                    free = [other for other in known if other not in given]
+                    hint = did_you_mean(name, free, f"expected one of {', '.join(known)}")
                 called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
                 raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {hint}")
-        return function(*args, **keywords)
+        try:
+            return function(*args, **keywords)
+        except VldebiasError:
+            raise
+        except Exception as error:
+            for name, value in {**dict(zip(by_position, args, strict=False)), **keywords}.items():
+                accepted = kinds.get(name, {})
+                if accepted and not any(_is_kind(value, *part) for part in accepted.items()):
+                    words: dict[str, None] = {}
+                    for kind, items in accepted.items():
+                        words[_LISTS.get(items.strip("[]"), _KINDS[kind][1])] = None
+                    raise InvalidInputError(
+                        f"{name}: got {received(value)}; expected {' or '.join(words)}"
+                    ) from error
+            raise
 
     return call
+
+
+_KINDS: dict[str, tuple[Any, str]] = {
+    "str": (str, "a string"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool, "True or False"),
+    "Path": (os.PathLike, "a path"),
+    "os.PathLike": (os.PathLike, "a path"),
+    "None": (type(None), "None"),
+    "Sequence": (Iterable, "a list"),
+    "Mapping": (Mapping, "a mapping"),
+    "tuple": (tuple | list, "a pair"),
+    "Find": (Callable, "a function"),
+    "Decide": (Callable, "a function"),
+}
+"""For parts of annotations, the types that they accept and what messages call them."""
+_LISTS = {"str": "a list of strings", "int": "a list of whole numbers"}
+
+
+def _kinds_of(annotation: object) -> dict[str, str]:
+    """Return the parts of an annotation, each with the type of its items.
+
+    There are none if a part has another type, which the function itself checks.
+    """
+    # Pydantic evaluates annotations: "collections.abc.Sequence[str]" instead of "Sequence[str]".
+    text = re.sub(r"collections\.abc\.|pathlib\.|<class '(\w+)'>", r"\1", str(annotation))
+    parts = dict(re.findall(r"([\w.]+)(\[.*?\]+)?(?: \| |$)", text))
+    return parts if parts.keys() <= _KINDS.keys() else {}
+
+
+def _is_kind(value: object, kind: str, items: str) -> bool:
+    """Return whether a value is what a part of an annotation says."""
+    accepted, _ = _KINDS[kind]
+    axes = getattr(value, "ndim", None)
+    # An array without axes is a number.
+    if axes == 0 and accepted in (Integral, Real, bool):
+        return True
+    if kind == "Sequence" and (isinstance(value, str | bytes | Mapping) or axes not in (None, 1)):
+        return False
+    if isinstance(value, type) or not isinstance(value, accepted):
+        return False
+    item_kind = items.strip("[]")
+    # Items of a generator can only be read once.
+    if kind != "Sequence" or item_kind not in _LISTS or not isinstance(value, Collection):
+        return True
+    return all(_is_kind(item, item_kind, "") for item in value)
 
 
 MOST_NAMES = 6  # maximum number of names in an error if a known name is similar

@@ -19,6 +19,7 @@ from vldebias.errors import (
     UnsupportedHostError,
     VldebiasError,
     check_kind,
+    explain_keywords,
     need,
     shortened,
 )
@@ -47,6 +48,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _SHOWN: set[str] = set()  # messages about cut prompts
 
 
+@explain_keywords
 def load_host(
     model: str | None = None,
     pretrained: str | None = None,

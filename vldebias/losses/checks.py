@@ -31,7 +31,7 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
         is_known = isinstance(features, Tensor) and features.dtype in _FLOATS
         if not is_known or features.ndim != 2:
             raise InvalidInputError(
-                f"{name}: expected a floating-point tensor (n, d), the output of an encoder, got"
+                f"{name}: expected a tensor (n, d) of floating-point features, got"
                 f" {described(features)}"
             )
     for name, image, text in (

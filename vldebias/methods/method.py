@@ -23,6 +23,7 @@ from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
     WideEditWarning,
+    check_kind,
     warn,
 )
 from vldebias.hosts import Attachment, Host, resolve
@@ -476,7 +477,8 @@ class Problem:
         if isinstance(lam, list | tuple):
             self.lam = tuple(lam)
         else:
-            self.lam = lam  # type: ignore[assignment]  # anything else is rejected when fitting
+            check_kind("lam", lam, Real | None, "finite numbers >= 0, one or one per set")
+            self.lam = None if lam is None else lam  # type: ignore[assignment]
         if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
             raise InvalidInputError(
                 f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"

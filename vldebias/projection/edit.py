@@ -24,7 +24,7 @@ from pydantic import BaseModel, create_model
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.errors import REMOVED, InvalidInputError
+from vldebias.errors import REMOVED, InvalidInputError, check_kind, explain_keywords
 from vldebias.projection.card import model_card
 from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
@@ -36,6 +36,7 @@ _LARGEST = 1e12  # largest value in an edit; products of two such factors are fi
 _LONGEST_CONFIG = 1_000_000  # characters; a config has about 100 for each tensor of the model
 
 
+@explain_keywords
 def push_to_hub(
     edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
 ) -> str:
@@ -79,6 +80,7 @@ def push_to_hub(
     # Upload only files written by `save_pretrained`, never the contents of a user's folder.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
+            check_kind("edits", edit, Edit, "an edit, or a mapping from role to edit")
             edit.save_pretrained(Path(folder) / role)
         roles = [role for role in edit_of_role if role]
         Path(folder, "README.md").write_text(edit.card(roles), encoding="utf-8")

@@ -712,6 +712,7 @@ def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
     )
 
 
+@explain_keywords
 def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     name: str,
     attribute: Mapping[str, Sequence[str]],

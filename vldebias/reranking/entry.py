@@ -381,7 +381,8 @@ def _chosen(
     Raises:
         InvalidInputError: If the name of the method is unknown.
     """
-    if not (method is None or method == "quota" or callable(method)):
+    is_function = callable(method) and not isinstance(method, type)
+    if not (method is None or is_function or (isinstance(method, str) and method == "quota")):
         raise InvalidInputError(
             f"method: got {method!r}; expected a function of candidates and k;"
             f" {REMOVED['rerank-fair']}"

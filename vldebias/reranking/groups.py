@@ -16,7 +16,7 @@ from vldebias.data.label_values import (
     misspelt,
 )
 from vldebias.data.labels import Labels, cross
-from vldebias.errors import CLOSE_LABELS, InvalidInputError, did_you_mean, warn_of_input
+from vldebias.errors import CLOSE_LABELS, InvalidInputError, did_you_mean, received, warn_of_input
 from vldebias.measure.resampling import distinct
 from vldebias.reranking.candidates import (
     UNKNOWN,
@@ -74,9 +74,9 @@ class Groups:
     @classmethod
     def _of_column(cls, labels: object, where: str) -> Groups:
         """Return the groups in one label column, which messages refer to as `where`."""
-        if isinstance(labels, str):
+        if isinstance(labels, str) or getattr(labels, "ndim", 1) != 1:
             raise InvalidInputError(
-                f"{where}: got the text {labels!r}; expected a group for each candidate"
+                f"{where}: got {received(labels)}; expected a group for each candidate"
             )
         refuse_masked(labels, where)
         different, code_of_row = _factorised(labels)

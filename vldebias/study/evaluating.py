@@ -7,7 +7,13 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from vldebias.errors import InvalidInputError, expected_one_of, warn_of_input
+from vldebias.errors import (
+    InvalidInputError,
+    check_kind,
+    expected_one_of,
+    explain_keywords,
+    warn_of_input,
+)
 from vldebias.hosts import EditAttachment, attachment_of
 from vldebias.hosts.edits import TEXT
 from vldebias.methods import Method, Rerank, get_compared
@@ -33,6 +39,7 @@ AnyMethod: TypeAlias = "str | Compared | Edit"
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
+@explain_keywords
 def evaluate(
     model: str | Host | ModelLike | PipelineLike | Loaded | None,
     images: Images | None = None,
@@ -141,8 +148,9 @@ def evaluate(
     shown = SILENT
     if isinstance(progress, Progress):
         shown = progress
-    elif progress:
-        shown = Progress()
+    elif progress is not None:
+        check_kind("progress", progress, bool, "True, False or a `Progress`")
+        shown = Progress() if progress else SILENT
     inputs = Inputs(
         Options(
             Path(),

@@ -14,7 +14,14 @@ from torch.nn.functional import normalize
 from vldebias.api import debias
 from vldebias.data import ImageData
 from vldebias.data.labelled_folder import images_of_folder
-from vldebias.errors import InvalidInputError, check_kind, did_you_mean, need
+from vldebias.errors import (
+    InvalidInputError,
+    check_kind,
+    did_you_mean,
+    explain_keywords,
+    need,
+    received,
+)
 from vldebias.hosts import Attachment
 from vldebias.measure.rows import NONE
 from vldebias.methods import Method, Problem, get_method
@@ -54,6 +61,7 @@ WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
 
+@explain_keywords
 def grid(  # noqa: PLR0913 (settings of a public entry point)
     pipe: Host | ModelLike | PipelineLike,
     attribute: AttributeLike,
@@ -120,6 +128,11 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
             f" methods={list(method_of_name)}, seeds={list(seeds)}"
         )
     if images is None:
+        if not hasattr(pipe, "set_progress_bar_config"):
+            raise InvalidInputError(
+                f"pipe: got {received(pipe)}; expected a diffusers pipeline, or an image-text model"
+                " with images= to search"
+            )
         attach_of_name: dict[str, Callable[[], Attachment] | None] = {}
         for name, method in method_of_name.items():
             attach_of_name[name] = None

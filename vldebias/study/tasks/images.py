@@ -363,6 +363,11 @@ def disjoint(
     """
     if reference is None:
         return None, {}
+    if reference.unit.shape[1] != images.unit.shape[1]:
+        raise InvalidInputError(
+            f"reference: got features (n, {reference.unit.shape[1]}); expected"
+            f" (n, {images.unit.shape[1]}), the width of the measured images"
+        )
     is_new = ~_are_in(_hashes(reference.unit), _hashes(images.unit))
     n_new = int(is_new.sum())
     n_measured = int((~is_new).sum())

@@ -1,0 +1,145 @@
+"""Test that every public function rejects arguments of a wrong kind in a sentence."""
+
+import inspect
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import vldebias
+from vldebias.errors import VldebiasError
+from vldebias.miniature import load_pipeline
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+
+class Own:
+    """A class that a user passes instead of an instance."""
+
+
+RNG = np.random.default_rng(0)
+WRONG = {
+    "a string": "a nurse",
+    "a number": 7,
+    "None": None,
+    "a list": [1, object()],
+    "a dict": {"a": 1},
+    "a DataFrame": pd.DataFrame({"x": [1, 2]}),
+    "a missing path": Path("/nowhere/at/all.csv"),
+    "a class": Own,
+    "a tensor of a wrong rank": torch.zeros(2, 3, 4, 5),
+    "bytes": b"abc",
+}
+SET = {
+    "name": "x",
+    "attributes": {"a": ("a",), "b": ("b",)},
+    "variants": (("an a cat", "a b cat"),),
+}
+GROUPS = ["female", "male"] * 15
+
+
+def calls() -> dict[str, Callable[..., object]]:
+    """Return, for each public name, a call that works and accepts other arguments."""
+    loaded = vldebias.load_host("miniature")
+    pipe = load_pipeline()
+    features = RNG.normal(size=(30, 256)).astype(np.float32)
+    edits = vldebias.fit_projections(loaded, "gender", method="cali")
+    measured = {
+        "images": features,
+        "attribute": "gender",
+        "labels": {"gender": GROUPS},
+        "resamples": 2,
+        "methods": ["none"],
+    }
+    result = vldebias.evaluate(loaded, **measured)
+    captions = pd.DataFrame(
+        {
+            "image": [f"{n}.png" for n in range(8)],
+            "caption": ["a man walks", "a woman walks"] * 4,
+            "gender": ["male", "female"] * 4,
+        }
+    )
+
+    def attached(**arguments: Any) -> None:
+        vldebias.debias(**({"host": pipe, "attribute": "gender"} | arguments)).remove()
+
+    def projection(**arguments: Any) -> None:
+        vldebias.CalibratedProjection(**arguments).fit(RNG.normal(size=(4, 2, 8)))
+
+    defaults: dict[str, dict[str, Any]] = {
+        "ChatFinder": {"client": Own(), "model": "m"},
+        "PromptSet": SET,
+        "attachment_of": {"host": pipe},
+        "audit": {"prompts": ["a nurse"], "attribute": "gender"},
+        "balance_prompts": {"prompts": ["a nurse"], "attribute": "gender"},
+        "compare": {"a": result, "b": result},
+        "debias_queries": {"embed": loaded, "attribute": "gender", "method": "cali"},
+        "diagnose": {"features": features, "labels": GROUPS},
+        "evaluate": {"model": loaded, **measured},
+        "fit_projections": {"host": loaded, "attribute": "gender", "method": "cali"},
+        "grid": {
+            "pipe": pipe,
+            "attribute": "gender",
+            "seeds": [0],
+            "steps": 1,
+            "prompts": ["a nurse"],
+            "methods": ["none"],
+        },
+        "load_edit": {"directory_or_repo": "/nowhere/at/all"},
+        "load_host": {"model": "miniature"},
+        "load_prompts": {"name_or_path": "gender"},
+        "make_prompt_set": {
+            "name": "x",
+            "attribute": {"a": ["a"], "b": ["b"]},
+            "concepts": ["cat", "dog"],
+        },
+        "neutral_texts": {"texts": ["a nurse"], "attribute": "gender"},
+        "push_to_hub": {"edits": edits, "repo_id": "nobody/x"},
+        "rerank": {"scores": RNG.normal(size=30), "labels": GROUPS, "k": 5},
+        "text_diagnostics": {"host": loaded, "attribute": "gender", "method": "cali"},
+    }
+    found: dict[str, Callable[..., object]] = {
+        "CalibratedProjection": projection,
+        "debias": attached,
+        "evaluate_captions": lambda **arguments: vldebias.evaluate_captions(captions, **arguments),
+    }
+    for name, arguments in defaults.items():
+        found[name] = partial(getattr(vldebias, name), **arguments)
+    return found
+
+
+def test_arguments_of_a_wrong_kind_get_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    python_errors = []
+    covered = set()
+    for name, call in calls().items():
+        covered.add(name)
+        shutil.rmtree("a nurse", ignore_errors=True)  # written by `evaluate_captions(out=...)`
+        for parameter in inspect.signature(getattr(vldebias, name)).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            for kind, value in WRONG.items():
+                where = f"{name}({parameter.name}={kind})"
+                try:
+                    call(**{parameter.name: value})
+                except VldebiasError:
+                    continue
+                except Exception as error:
+                    python_errors.append(f"{where}: {type(error).__name__}: {error}")
+    with_arguments = {name for name in vldebias.__all__ if callable(getattr(vldebias, name))}
+    assert covered == with_arguments - {"list_prompts"}
+    assert not python_errors
+
+
+def test_a_hint_does_not_name_an_argument_that_was_passed() -> None:
+    with pytest.raises(TypeError) as error:
+        vldebias.debias_queries({}, attribute="gender", attributes="age")
+    assert "did you mean" not in str(error.value)

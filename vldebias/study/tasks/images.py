@@ -442,10 +442,10 @@ def taught_apart(
     return reference, images, counts
 
 
-def _are_in(hashes: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask (n,) of the hashes that are among others, of which there is at least one."""
+def _are_in(hashes: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask (n,) of the hashes that are known; at least one hash must be known."""
     # np.isin would allocate about ten arrays of this size.
-    ordered = np.sort(others)
+    ordered = np.sort(known)
     return ordered[np.searchsorted(ordered, hashes) % len(ordered)] == hashes
 
 

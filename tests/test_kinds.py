@@ -31,7 +31,7 @@ WRONG = {
     "a list": [1, object()],
     "a dict": {"a": 1},
     "a DataFrame": pd.DataFrame({"x": [1, 2]}),
-    "a missing path": Path("/nowhere/at/all.csv"),
+    "a missing path": Path("missing/all.csv"),
     "a class": Own,
     "a tensor of a wrong rank": torch.zeros(2, 3, 4, 5),
     "bytes": b"abc",
@@ -91,7 +91,7 @@ def calls() -> dict[str, Callable[..., object]]:
             "prompts": ["a nurse"],
             "methods": ["none"],
         },
-        "load_edit": {"directory_or_repo": "/nowhere/at/all"},
+        "load_edit": {"directory_or_repo": "missing"},
         "load_host": {"model": "miniature"},
         "load_prompts": {"name_or_path": "gender"},
         "make_prompt_set": {
@@ -122,7 +122,8 @@ def test_arguments_of_a_wrong_kind_get_a_sentence(
     covered = set()
     for name, call in calls().items():
         covered.add(name)
-        shutil.rmtree("a nurse", ignore_errors=True)  # written by `evaluate_captions(out=...)`
+        for folder in ("a nurse", "missing"):  # written by `evaluate_captions(out=...)`
+            shutil.rmtree(folder, ignore_errors=True)
         for parameter in inspect.signature(getattr(vldebias, name)).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue

@@ -1,8 +1,9 @@
 """Test that every public function rejects arguments of a wrong kind in a sentence."""
 
 import inspect
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 import vldebias
-from vldebias.errors import VldebiasError
+from vldebias.errors import InvalidInputError, VldebiasError, check_arguments
 from vldebias.miniature import load_pipeline
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -138,6 +140,44 @@ def test_arguments_of_a_wrong_kind_get_a_sentence(
     with_arguments = {name for name in vldebias.__all__ if callable(getattr(vldebias, name))}
     assert covered == with_arguments - {"list_prompts"}
     assert not python_errors
+
+
+@check_arguments("own")
+def public(
+    n: int = 1,
+    to: str | Path | None = None,
+    names: Sequence[str] = (),
+    weights: Mapping[str, float] | None = None,
+    own: str = "",
+    features: Tensor | None = None,
+) -> None:
+    """Stand for a public function. It checks `own` itself, as all functions check `features`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("n", "1", "n: got '1'; expected a whole number"),
+        ("n", 1.5, "n: got 1.5; expected a whole number"),
+        ("n", None, "n: got None; expected a whole number"),
+        ("to", 7, "to: got 7; expected a string or a path or None"),
+        ("to", Own, "to: got the class Own; expected a string or a path or None"),
+        ("names", "a nurse", "names: got 'a nurse'; expected a list of strings"),
+        ("names", [1], "names: got [1]; expected a list of strings"),
+        ("names", pd.DataFrame({"x": [1]}), "names: got DataFrame; expected a list of strings"),
+        ("weights", [0.5], "weights: got [0.5]; expected a mapping or None"),
+    ],
+)
+def test_a_plain_argument_is_checked_before_the_function_runs(
+    name: str, value: object, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=f"^{re.escape(message)}$"):
+        public(**{name: value})
+
+
+def test_arguments_that_match_their_annotations_are_accepted() -> None:
+    public(np.int64(3), Path("x"), np.array(["a"]), {"a": 1}, own=7, features="anything")
+    public(torch.tensor(3), names=(name for name in ("a", "b")))
 
 
 def test_a_hint_does_not_name_an_argument_that_was_passed() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 from vldebias.data.cache import embed_images
 from vldebias.data.labelled_folder import images_of_folder
-from vldebias.errors import InvalidInputError, explain_keywords
+from vldebias.errors import InvalidInputError, check_arguments
 from vldebias.hosts import (
     Attachment,
     CallRecord,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vldebias.wording.marks import Find
 
 
-@explain_keywords
+@check_arguments("shares", "strength")
 def debias(  # noqa: PLR0913 (all settings of the main entry point)
     host: Host | Loaded | ModelLike | PipelineLike | Sequence[PipelineLike],
     attribute: AttributeLike | Edit | Mapping[str, Edit] | Attachment,
@@ -237,7 +237,7 @@ def _has_edits(attribute: object) -> TypeGuard[Mapping[str, Edit]]:
     return not attribute or any(isinstance(edit, Edit) for edit in attribute.values())
 
 
-@explain_keywords
+@check_arguments()
 def fit_projections(
     host: Host | Loaded | ModelLike | PipelineLike,
     attribute: AttributeLike,
@@ -298,7 +298,7 @@ def fit_projections(
     return get_edit_method(method, lam=lam, reference=images).fit_roles(problem)
 
 
-@explain_keywords
+@check_arguments()
 def text_diagnostics(
     host: Host | Loaded | ModelLike | PipelineLike,
     attribute: PromptSetLike,

@@ -433,55 +433,60 @@ def did_you_mean(
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 
 
-def explain_keywords(function: Callable[P, R]) -> Callable[P, R]:
+def check_arguments(*itself: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function, so that wrong arguments get an error that says what was expected.
 
-    For an unexpected keyword argument, this is the parameter's new name, or what to do instead if
-    it was removed. If the function fails with an error of Python or another library, and a plain
-    argument (a number, a string, a list of them) does not match its annotation, the error is about
-    this argument. The function itself checks all others, and may accept more than its annotations.
+    Plain arguments (numbers, strings, paths, functions, and lists or mappings of them) are checked
+    against their annotations before the function runs. The function itself checks parameters with
+    any other annotation. For an unexpected keyword argument, the error names the parameter's new
+    name, or what to do instead if it was removed.
 
-    >>> @explain_keywords
-    ... def debias(host, attribute): ...
+    Args:
+        itself: names of plain parameters that the function checks with a more helpful error.
+
+    >>> @check_arguments()
+    ... def debias(host, attribute, steps: int = 1): ...
     >>> debias(None, prompts="gender")
     Traceback (most recent call last):
     TypeError: debias() got an unexpected keyword argument 'prompts'; did you mean 'attribute'?
+    >>> debias(None, "gender", "2")
+    Traceback (most recent call last):
+    vldebias.errors.InvalidInputError: steps: got '2'; expected a whole number
     """
-    parameters = inspect.signature(function).parameters
-    known = list(parameters)
-    kinds = {name: _kinds_of(parameter.annotation) for name, parameter in parameters.items()}
-    forms = {parameter.kind for parameter in parameters.values()}
-    by_position = [] if inspect.Parameter.VAR_POSITIONAL in forms else known
-    has_options = inspect.Parameter.VAR_KEYWORD in forms
 
-    @functools.wraps(function)
-    def call(*args: P.args, **keywords: P.kwargs) -> R:
-        for name in keywords:
-            if name not in known and not has_options:
-                hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
-                if hint is None:
-                    given = {*by_position[: len(args)], *keywords}
-                    free = [other for other in known if other not in given]
-                    hint = did_you_mean(name, free, f"expected one of {', '.join(known)}")
-                called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-                raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {hint}")
-        try:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        known = list(parameters)
+        forms = {parameter.kind for parameter in parameters.values()}
+        by_position = [] if inspect.Parameter.VAR_POSITIONAL in forms else known
+        has_options = inspect.Parameter.VAR_KEYWORD in forms
+        kinds = {
+            name: _kinds_of(parameter.annotation)
+            for name, parameter in parameters.items()
+            if name not in itself
+        }
+
+        @functools.wraps(function)
+        def call(*args: P.args, **keywords: P.kwargs) -> R:
+            for name in keywords:
+                if name not in known and not has_options:
+                    hint = REMOVED.get(f"{function.__qualname__}.{name}") or REMOVED.get(name)
+                    if hint is None:
+                        given = {*by_position[: len(args)], *keywords}
+                        free = [other for other in known if other not in given]
+                        hint = did_you_mean(name, free, f"expected one of {', '.join(known)}")
+                    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                    raise TypeError(
+                        f"{called}() got an unexpected keyword argument {name!r}; {hint}"
+                    )
+            for name, value in (*zip(by_position, args, strict=False), *keywords.items()):
+                if kinds.get(name):
+                    _check_against(kinds[name], name, value)
             return function(*args, **keywords)
-        except VldebiasError:
-            raise
-        except Exception as error:
-            for name, value in {**dict(zip(by_position, args, strict=False)), **keywords}.items():
-                accepted = kinds.get(name, {})
-                if accepted and not any(_is_kind(value, *part) for part in accepted.items()):
-                    words: dict[str, None] = {}
-                    for kind, items in accepted.items():
-                        words[_LISTS.get(items.strip("[]"), _KINDS[kind][1])] = None
-                    raise InvalidInputError(
-                        f"{name}: got {received(value)}; expected {' or '.join(words)}"
-                    ) from error
-            raise
 
-    return call
+        return call
+
+    return decorate
 
 
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -511,6 +516,17 @@ def _kinds_of(annotation: object) -> dict[str, str]:
     text = re.sub(r"collections\.abc\.|pathlib\.|<class '(\w+)'>", r"\1", str(annotation))
     parts = dict(re.findall(r"([\w.]+)(\[.*?\]+)?(?: \| |$)", text))
     return parts if parts.keys() <= _KINDS.keys() else {}
+
+
+def _check_against(kinds: Mapping[str, str], name: str, value: object) -> None:
+    """Raise InvalidInputError unless a value matches a part of its parameter's annotation."""
+    for kind, items in kinds.items():
+        if _is_kind(value, kind, items):
+            return
+    words: dict[str, None] = {}
+    for kind, items in kinds.items():
+        words[_LISTS.get(items.strip("[]"), _KINDS[kind][1])] = None
+    raise InvalidInputError(f"{name}: got {received(value)}; expected {' or '.join(words)}")
 
 
 def _is_kind(value: object, kind: str, items: str) -> bool:

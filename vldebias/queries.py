@@ -25,8 +25,8 @@ from vldebias.errors import (
     AlreadyAttachedError,
     AutoDeclinedWarning,
     InvalidInputError,
+    check_arguments,
     check_kind,
-    explain_keywords,
     warn,
     warn_of_input,
 )
@@ -55,7 +55,7 @@ DEBIASED = "debiased"  # method name in `measure` results
 AnyVectors = TypeVar("AnyVectors")
 
 
-@explain_keywords
+@check_arguments()
 def debias_queries(
     embed: EmbedderLike,
     attribute: AttributeLike | Edit,

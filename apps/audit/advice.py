@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vldebias.data.prompt_file import PromptList, prompt_list
-from vldebias.errors import InvalidInputError, explain_keywords
+from vldebias.errors import InvalidInputError, check_arguments
 from vldebias.measure.rows import NONE, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, can_balance, load_prompts
 from vldebias.report.result import Result
@@ -101,7 +101,7 @@ class Counted:
         return of_subject | {text.casefold(): numbers for text, numbers in rows}
 
 
-@explain_keywords
+@check_arguments()
 def audit(
     prompts: Sequence[str] | str | Path | PromptList,
     attribute: PromptSetLike,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vldebias.data.label_values import is_refusal
-from vldebias.errors import InvalidInputError, explain_keywords, warn_of_input
+from vldebias.errors import InvalidInputError, check_arguments, warn_of_input
 from vldebias.measure.rows import NONE, Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.categories import category_key
@@ -60,7 +60,7 @@ _DOUBTS = {
 Rows = Sequence[StatedRow]
 
 
-@explain_keywords
+@check_arguments()
 def evaluate_captions(
     *tables: Table,
     attribute: str | Path | PromptSet = "gender",

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
-from vldebias.errors import InvalidInputError, explain_keywords, need
+from vldebias.errors import InvalidInputError, check_arguments, need
 from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
@@ -250,7 +250,7 @@ class Column:
         return cls("the prompts' texts", Labels(codes, tuple(texts_of_value)))
 
 
-@explain_keywords
+@check_arguments()
 def diagnose(
     features: Embeddings | AnyArray,
     labels: Labels | ColumnLike | str | None = None,

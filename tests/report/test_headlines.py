@@ -53,3 +53,24 @@ def test_constructed_results_follow_the_laws() -> None:
     assert violated_rules(result(without_default, protocol())) == []
     others = [bias("none", 0.5), bias("b", 0.4, change=DOWN), bias("a", 0.1, change=DOWN)]
     assert violated_rules(result(others, protocol("search"))) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "is_named"),
+    [
+        (0.6, {"interval": (0.5, 0.7)}, True),
+        (0.45, {"interval": (0.35, 0.6)}, False),  # the intervals overlap
+        (0.6, {"interval": (0.5, 0.7), "uses_labels": True}, False),
+        (0.1, {"interval": (0.0, 0.2)}, False),  # worse
+    ],
+)
+def test_the_first_line_names_a_method_that_is_better_than_the_recommended_one(
+    value: float, options: dict[str, object], is_named: bool
+) -> None:
+    shared = {"metric": "worst_group", "change": UP, "better": "higher"}
+    rows = [figure("none", 0.2, metric="worst_group", better="higher")]
+    rows.append(figure("default", 0.3, interval=(0.2, 0.4), **shared))
+    rows.append(figure("cali", value, **shared, **options))
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert ("cali gives" in conclusion.short) == is_named
+    assert ("which is better" in conclusion.short) == is_named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from vldebias.data.releases import (
 )
 from vldebias.data.splits import SPLIT, files_name_split, rows_of_split
 from vldebias.data.tables import as_texts, column_of, read_table
-from vldebias.errors import InvalidInputError, Lazily, did_you_mean, warn_of_input
+from vldebias.errors import InvalidInputError, Lazily, check_kind, did_you_mean, warn_of_input
 from vldebias.utils.table_rows import find_column, plain_name
 
 if TYPE_CHECKING:
@@ -319,6 +320,7 @@ def open_data(
     >>> data.labels["label"].names  # doctest: +SKIP
     ('landbird', 'waterbird')
     """
+    check_kind("root", root, str | os.PathLike | None, "the path of a file or folder")
     if name not in DATA:
         raise InvalidInputError(
             f"unknown data set {name!r}; {did_you_mean(name, DATA, 'choose another.')} Expected"

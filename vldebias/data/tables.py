@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vldebias.errors import InvalidInputError, Lazily, did_you_mean, shown
+from vldebias.errors import InvalidInputError, Lazily, did_you_mean, received, shown
 from vldebias.utils.files import refuse_lfs_pointer, unshielded
 from vldebias.utils.json_tables import is_json_document, located_values
 from vldebias.utils.json_values import JSON
@@ -23,6 +23,7 @@ from vldebias.utils.table_rows import (
     read_rows,
 )
 from vldebias.utils.text_tables import read_text, split_rows
+from vldebias.utils.texts import is_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,6 +122,11 @@ def table_in_memory(table: Mapping[str, Iterable[object]] | pd.DataFrame | pa.Ta
         return with_flat_columns(table)
     if hasattr(table, "to_arrow"):  # polars
         return with_flat_columns(table.to_arrow())
+    if not isinstance(table, Mapping) and not is_frame(table):
+        raise InvalidInputError(
+            f"table: got {received(table)}; expected a file, a data frame, or a mapping from column"
+            " to cells, such as {'image': [...], 'caption': [...]}"
+        )
     columns: dict[str, pa.Array] = {}
     for name in table:
         cells: list[object] = []

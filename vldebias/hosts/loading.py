@@ -18,8 +18,8 @@ from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
     VldebiasError,
+    check_arguments,
     check_kind,
-    explain_keywords,
     need,
     shortened,
 )
@@ -48,13 +48,13 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _SHOWN: set[str] = set()  # messages about cut prompts
 
 
-@explain_keywords
+@check_arguments("model")
 def load_host(
     model: str | None = None,
     pretrained: str | None = None,
     pipeline: str | None = None,
     *,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     dtype: str | None = None,
 ) -> Loaded:
     """Load a model or pipeline by name.
@@ -113,7 +113,7 @@ def load_host(
             loaded = Loaded(load(name, **NO_CODE), name)
         if pipeline is not None:
             _shorten_logs(loaded.host)
-        return _placed(loaded, device_of(device), getattr(torch, dtype or "float32"))
+        return _placed(loaded, device_of(str(device)), getattr(torch, dtype or "float32"))
 
 
 def check_pipeline(name: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vldebias.errors import explain_keywords
+from vldebias.errors import check_arguments
 from vldebias.methods.method import METHODS
 from vldebias.projection.edit import Edit
 from vldebias.projection.hub import WEIGHTS, find_folder
 
 
-@explain_keywords
+@check_arguments()
 def load_edit(
     directory_or_repo: str | Path, *, revision: str | None = None
 ) -> Edit | dict[str, Edit]:

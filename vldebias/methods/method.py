@@ -478,7 +478,7 @@ class Problem:
             self.lam = tuple(lam)
         else:
             check_kind("lam", lam, Real | None, "finite numbers >= 0, one or one per set")
-            self.lam = None if lam is None else lam  # type: ignore[assignment]
+            self.lam = lam  # type: ignore[assignment]  # its sign is checked when fitting
         if isinstance(self.lam, tuple) and len(self.lam) != len(self.sets):
             raise InvalidInputError(
                 f"lam: expected one value or one per prompt set ({len(self.sets)}), got {self.lam}"

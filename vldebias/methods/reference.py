@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, check_kind
 from vldebias.prompts import PromptSet, StatedWords
 from vldebias.utils.vectors import read_vectors
 
@@ -57,6 +57,9 @@ class Reference:
             _refuse(first)
         # Batches have no length until they are read.
         n = getattr(self.features, "shape", (None,))[0]
+        check_kind(
+            "labels", self.labels, Mapping, "a mapping from column to labels, as {'race': [...]}"
+        )
         for column, labels in self.labels.items():
             if isinstance(labels, Sized) and n not in (None, len(labels)):
                 raise InvalidInputError(

@@ -24,7 +24,7 @@ from pydantic import BaseModel, create_model
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.errors import REMOVED, InvalidInputError, check_kind, explain_keywords
+from vldebias.errors import REMOVED, InvalidInputError, check_arguments, check_kind
 from vldebias.projection.card import model_card
 from vldebias.projection.hub import WEIGHTS, find_folder, upload
 from vldebias.projection.provenance import Choice, Provenance
@@ -36,7 +36,7 @@ _LARGEST = 1e12  # largest value in an edit; products of two such factors are fi
 _LONGEST_CONFIG = 1_000_000  # characters; a config has about 100 for each tensor of the model
 
 
-@explain_keywords
+@check_arguments()
 def push_to_hub(
     edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
 ) -> str:

@@ -23,7 +23,7 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import RENAMED, InvalidInputError, check_kind, explain_keywords, shortened
+from vldebias.errors import RENAMED, InvalidInputError, check_arguments, check_kind, shortened
 from vldebias.prompts.english.words import begins_with_person
 from vldebias.utils.files import explain, packaged, read_yaml, write_atomically
 from vldebias.utils.formats import FORMAT, check_format
@@ -416,7 +416,7 @@ _FIELDS: dict[str, Any] = {
     key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()
 }
 _CHECKS = create_model("PromptSet", **_FIELDS)
-setattr(PromptSet, "__init__", explain_keywords(PromptSet.__init__))  # noqa: B010  (for mypy)
+setattr(PromptSet, "__init__", check_arguments()(PromptSet.__init__))  # noqa: B010  (for mypy)
 
 
 class _Concepts(BaseModel, extra="forbid"):
@@ -712,7 +712,7 @@ def _checked(content: Mapping[str, object], name: str, place: str) -> PromptSet:
     )
 
 
-@explain_keywords
+@check_arguments()
 def make_prompt_set(  # noqa: PLR0913 - the keys of a recipe
     name: str,
     attribute: Mapping[str, Sequence[str]],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.errors import InvalidInputError, check_kind, explain_keywords, shortened
+from vldebias.errors import InvalidInputError, check_arguments, check_kind, shortened
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
 from vldebias.projection.fingerprint import Fingerprint
@@ -288,7 +288,7 @@ def _opened(result: Result | str | os.PathLike[str]) -> Result:
     return Result.read(path)
 
 
-@explain_keywords
+@check_arguments()
 def compare(
     a: Result | str | os.PathLike[str],
     b: Result | str | os.PathLike[str],

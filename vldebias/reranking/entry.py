@@ -14,9 +14,9 @@ from vldebias.errors import (
     CLOSE_LABELS,
     REMOVED,
     InvalidInputError,
+    check_arguments,
     check_kind,
     did_you_mean,
-    explain_keywords,
     warn_of_input,
 )
 from vldebias.reranking.candidates import (
@@ -46,7 +46,7 @@ _UNEVEN = 1.5
 _MANY_CANDIDATES = 100
 
 
-@explain_keywords
+@check_arguments("shares")
 def rerank(  # noqa: PLR0913 (accepts inputs in several forms)
     scores: AnyArray | ById[float],
     k: int | None = None,

@@ -21,7 +21,7 @@ from vldebias.errors import (
     REMOVED,
     InvalidInputError,
     ProjectionMismatchError,
-    explain_keywords,
+    check_arguments,
     shortened,
     warn_of_input,
 )
@@ -268,7 +268,7 @@ class IndexGroups:
         hint = REMOVED.get(f"IndexGroups.{name}", "")
         raise AttributeError(f"IndexGroups has no attribute {name!r}{hint and '; '}{hint}")
 
-    @explain_keywords
+    @check_arguments()
     def within(self, features: AnyArray) -> IndexGroups:
         """Return the groups and their shares behind a filter.
 

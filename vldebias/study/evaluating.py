@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from vldebias.errors import (
     InvalidInputError,
+    check_arguments,
     check_kind,
     expected_one_of,
-    explain_keywords,
     warn_of_input,
 )
 from vldebias.hosts import EditAttachment, attachment_of
@@ -27,6 +27,8 @@ from vldebias.utils.progress import SILENT, Progress
 from vldebias.utils.schema import Strict
 
 if TYPE_CHECKING:
+    import torch
+
     from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
     from vldebias.methods import Compared
@@ -39,7 +41,7 @@ AnyMethod: TypeAlias = "str | Compared | Edit"
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
-@explain_keywords
+@check_arguments("task")
 def evaluate(
     model: str | Host | ModelLike | PipelineLike | Loaded | None,
     images: Images | None = None,
@@ -55,7 +57,7 @@ def evaluate(
     root: str | Path | None = None,
     tokenizer: Tokenizer | None = None,
     pretrained: str | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     progress: Progress | bool | None = None,
     **options: object,
 ) -> Result:
@@ -91,7 +93,8 @@ def evaluate(
             closed forms "cali+equalise" and the like.
         reference_labels: labels of these m images, for methods that need labels, and in the column
             "class", for the boundary of a classifier (`vldebias.methods.Reference`). Default: the
-            labels in the reference, or the model's zero-shot labels.
+            labels in the reference, or the model's zero-shot labels. If all reference images are
+            measured too, up to half of them, with a label in "class", are used and not measured.
         split: data set split to measure.
         root: folder that contains the data sets.
         tokenizer: the model's tokenizer, if it needs one.
@@ -155,7 +158,7 @@ def evaluate(
         Options(
             Path(),
             pretrained=pretrained,
-            device=device,
+            device=str(device),
             data_root=root,
             unknown=cast("Any", unknown),
         ),

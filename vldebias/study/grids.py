@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,9 +17,9 @@ from vldebias.data import ImageData
 from vldebias.data.labelled_folder import images_of_folder
 from vldebias.errors import (
     InvalidInputError,
+    check_arguments,
     check_kind,
     did_you_mean,
-    explain_keywords,
     need,
     received,
 )
@@ -61,14 +62,14 @@ WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
 
-@explain_keywords
+@check_arguments("seeds", "methods")
 def grid(  # noqa: PLR0913 (settings of a public entry point)
     pipe: Host | ModelLike | PipelineLike,
     attribute: AttributeLike,
     *,
     methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (NONE, "default"),
     seeds: Sequence[int] = (0, 1, 2, 3),
-    prompts: Sequence[str] | None = None,
+    prompts: str | Sequence[str] | None = None,
     steps: int = 20,
     guidance: float = 7.5,
     batch_size: int = 8,
@@ -115,7 +116,12 @@ def grid(  # noqa: PLR0913 (settings of a public entry point)
         raise TypeError(
             f"grid() got an unexpected keyword argument {name!r}; {did_you_mean(name, known)}"
         )
-    check_kind("seeds", seeds, Iterable, "a list of seeds, such as seeds=range(4)")
+    is_list = isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes | Mapping)
+    if not is_list or not all(isinstance(seed, Integral) for seed in seeds):
+        raise InvalidInputError(
+            f"seeds: got {received(seeds)}; expected a list of seeds, such as seeds=range(4)"
+        )
+    check_kind("methods", methods, Iterable, "a list of methods, such as ['none', 'default']")
     check_count(steps, "steps")
     chosen = prompts or _class_prompts(attribute)
     rows = [chosen] if isinstance(chosen, str) else list(checked_texts(chosen))

@@ -36,9 +36,11 @@ def checked_texts(prompts: Any, name: str = "prompts") -> tuple[str, ...]:
     # A set has no order, and iterating over a string would yield characters.
     is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
     if is_no_list or not isinstance(prompts, Iterable):
+        # Callers that also accept a string have put it into a list.
+        is_text = isinstance(prompts, str)
+        expected = "a list of strings" if is_text else "a string or a list of strings"
         raise InvalidInputError(
-            f"{name}: got {shortened(repr(prompts), 200)}; expected a string or a list of"
-            " strings, one per image"
+            f"{name}: got {shortened(repr(prompts), 200)}; expected {expected}, one per image"
         )
     # Iterating over an Arrow array yields scalars, not strings.
     texts = prompts.to_pylist() if hasattr(prompts, "to_pylist") else list(prompts)

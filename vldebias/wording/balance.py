@@ -29,7 +29,7 @@ from weakref import WeakSet
 from vldebias.errors import (
     InvalidInputError,
     UnseenValueWarning,
-    explain_keywords,
+    check_arguments,
     warn,
     warn_of_input,
 )
@@ -119,7 +119,7 @@ class BalancedPrompts:
         return html_table(title, ("prompt", "value added", "unchanged because"), rows)
 
 
-@explain_keywords
+@check_arguments()
 def balance_prompts(
     prompts: str | Iterable[str],
     attribute: AttributeLike | Mapping[str, object],
@@ -286,7 +286,7 @@ class Balancer:
             return cast(int, self.seed)  # set by `__post_init__`
         return seed_from(*chain(*(reader.attribute.words for reader in self._readers)))
 
-    @explain_keywords
+    @check_arguments()
     def next(self, prompts: Iterable[str]) -> BalancedPrompts:
         """Balance one prompt per image, continuing the counts from earlier calls.
 
@@ -405,7 +405,7 @@ class Balancer:
             self.has_drawn_seed = False
             self._sampler = EvenSampler[Value](self.seed, _MOST)
 
-    @explain_keywords
+    @check_arguments()
     def at(self, prompts: str | Sequence[str], index: int | Iterable[int]) -> BalancedPrompts:
         """Balance images by their index among the images of a prompt, without counting the call.
 
@@ -509,7 +509,7 @@ class Balancer:
         first = [texts[0] for texts in written]
         return written, replace(balanced, prompts=first)
 
-    @explain_keywords
+    @check_arguments("values")
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
         """Insert given values into prompts, such as second prompts for the same images.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from vldebias.errors import InvalidInputError
+from vldebias.utils.registry import check_callable
 
 Decide = Callable[[list[str], tuple[str, ...]], Sequence[Collection[str] | None]]
 """Function (prompts, values) -> one answer per prompt: the values that its facts allow, or None to
@@ -23,6 +24,7 @@ class UserDecisions:
     """
 
     def __init__(self, decide: Decide, values: Iterable[str], capacity: int) -> None:
+        check_callable("decide", decide, ("prompts", "values"))
         self._decide = decide
         self._values = tuple(values)
         self._capacity = capacity

@@ -10,7 +10,7 @@ from vldebias.projection.edit import Edit
 from vldebias.projection.hub import WEIGHTS, find_folder
 
 
-@check_arguments()
+@check_arguments("directory_or_repo")
 def load_edit(
     directory_or_repo: str | Path, *, revision: str | None = None
 ) -> Edit | dict[str, Edit]:

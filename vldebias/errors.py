@@ -514,8 +514,20 @@ def _kinds_of(annotation: object) -> dict[str, str]:
     """
     # Pydantic evaluates annotations: "collections.abc.Sequence[str]" instead of "Sequence[str]".
     text = re.sub(r"collections\.abc\.|pathlib\.|<class '(\w+)'>", r"\1", str(annotation))
-    parts = dict(re.findall(r"([\w.]+)(\[.*?\]+)?(?: \| |$)", text))
-    return parts if parts.keys() <= _KINDS.keys() else {}
+    try:
+        parts = [ast.parse(text, mode="eval").body]
+    except SyntaxError:  # a type without a name, such as an object of pydantic
+        return {}
+    kinds: dict[str, str] = {}
+    while parts:
+        part = parts.pop()
+        if isinstance(part, ast.BinOp):  # "left | right"
+            parts += [part.right, part.left]
+        elif isinstance(part, ast.Subscript):
+            kinds[ast.unparse(part.value)] = ast.unparse(part.slice)
+        else:
+            kinds[ast.unparse(part)] = ""
+    return kinds if kinds.keys() <= _KINDS.keys() else {}
 
 
 def _check_against(kinds: Mapping[str, str], name: str, value: object) -> None:
@@ -525,7 +537,7 @@ def _check_against(kinds: Mapping[str, str], name: str, value: object) -> None:
             return
     words: dict[str, None] = {}
     for kind, items in kinds.items():
-        words[_LISTS.get(items.strip("[]"), _KINDS[kind][1])] = None
+        words[_LISTS.get(items, _KINDS[kind][1])] = None
     raise InvalidInputError(f"{name}: got {received(value)}; expected {' or '.join(words)}")
 
 
@@ -540,11 +552,10 @@ def _is_kind(value: object, kind: str, items: str) -> bool:
         return False
     if isinstance(value, type) or not isinstance(value, accepted):
         return False
-    item_kind = items.strip("[]")
     # Items of a generator can only be read once.
-    if kind != "Sequence" or item_kind not in _LISTS or not isinstance(value, Collection):
+    if kind != "Sequence" or items not in _LISTS or not isinstance(value, Collection):
         return True
-    return all(_is_kind(item, item_kind, "") for item in value)
+    return all(_is_kind(item, items, "") for item in value)
 
 
 MOST_NAMES = 6  # maximum number of names in an error if a known name is similar
